@@ -1,0 +1,1 @@
+//! The ring protocol. (Being written.)

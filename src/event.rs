@@ -1,0 +1,509 @@
+//! The one type that flows through gdiag: what happened, to whom, when.
+//!
+//! `decode` makes events from what the kernel and the shim wrote, `store` keeps
+//! them, `model` consumes them. Every time is CLOCK_MONOTONIC of the recorded
+//! machine; every pid and tid is the host's. Names, stacks and kernel names are
+//! small numbers, defined by an [`Event::Define`] that comes before their first use.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Nanos;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+id!(/// A process (thread group), in the host's PID namespace. 0 is the kernel's idle task.
+    Pid(u32));
+id!(/// A thread, in the host's PID namespace. 0 is the idle task of some CPU.
+    Tid(u32));
+id!(/// A logical CPU.
+    Cpu(u16));
+id!(/// A device as CUDA numbers it inside a process; [`Device::uuid`] tells which card that is.
+    DeviceId(u32));
+id!(/// A CUDA context, unique in its process.
+    ContextId(u32));
+id!(/// A CUDA stream, unique in its context.
+    StreamId(u32));
+id!(/// Shared by an API call and the operations it started, unique in its process.
+    CorrelationId(u32));
+id!(/// A string defined by [`Define::Name`]. 0 is the empty name, never defined.
+    NameId(u32));
+id!(/// A stack defined by [`Define::Stack`]. 0 is "no stack", never defined.
+    StackId(u32));
+
+/// Something that happened, or a definition that later events use.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Define(Define),
+    Task(Task),
+    Exit(Exit),
+    Switch(Switch),
+    Waking(Waking),
+    Interrupt(Interrupt),
+    Wait(Wait),
+    Stall(Stall),
+    Signal(Signal),
+    GpuOp(GpuOp),
+    GpuInvalid(GpuInvalid),
+    ApiCall(ApiCall),
+    Sync(Sync),
+    Overhead(Overhead),
+    Device(Device),
+    Shim(Shim),
+    Process(Process),
+    Clock(ClockPair),
+    Loss(Loss),
+}
+
+impl Event {
+    /// When it happened: the start, for things that last. Definitions have no time.
+    pub fn ts(&self) -> Option<Nanos> {
+        Some(match self {
+            Event::Define(_) => return None,
+            Event::Task(e) => e.ts,
+            Event::Exit(e) => e.ts,
+            Event::Switch(e) => e.ts,
+            Event::Waking(e) => e.ts,
+            Event::Interrupt(e) => e.start,
+            Event::Wait(e) => e.start,
+            Event::Stall(e) => e.start,
+            Event::Signal(e) => e.ts,
+            Event::GpuOp(e) => e.start,
+            Event::GpuInvalid(e) => e.seen,
+            Event::ApiCall(e) => e.start,
+            Event::Sync(e) => e.start,
+            Event::Overhead(e) => e.start,
+            Event::Device(e) => e.ts,
+            Event::Shim(e) => e.ts,
+            Event::Process(e) => e.ts,
+            Event::Clock(e) => e.mono,
+            Event::Loss(e) => e.from,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Define {
+    /// Bytes as they came, made valid UTF-8; never escaped, that is the presenter's work.
+    Name { id: NameId, text: String },
+    /// Frames leaf first. A frame is a name such as `futex_do_wait`.
+    Stack { id: StackId, frames: Vec<NameId> },
+    /// The handler names of an interrupt number, from /proc/interrupts.
+    Irq { irq: u16, name: NameId },
+}
+
+/// Why a task event was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskReason {
+    /// It was there at the start, ran instead of a target, or woke one.
+    Seen,
+    /// Fork or clone by `parent`.
+    New { parent: Tid },
+    Exec,
+    Rename,
+}
+
+/// Identity of a thread from `ts` on. A tid can be reused: the latest event before a time holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    pub ts: Nanos,
+    pub tid: Tid,
+    pub pid: Pid,
+    pub ppid: Pid,
+    /// Name of the thread (15 bytes at most, as the kernel keeps it).
+    pub comm: NameId,
+    /// When the thread was born.
+    pub start: Nanos,
+    /// The ids that the thread sees itself, in the innermost PID namespace.
+    pub ns_tid: Tid,
+    pub ns_pid: Pid,
+    /// Id of its cgroup in the default hierarchy; 0 when unknown.
+    pub cgroup: u64,
+    /// Kernel priority: below 100 is real time.
+    pub prio: u32,
+    pub reason: TaskReason,
+    /// It belongs to what is being recorded, rather than having run instead of it or woken it.
+    pub target: bool,
+    pub kthread: bool,
+    /// What it was doing at `ts`, so that a timeline can start before its first switch.
+    pub state: TaskState,
+    /// System call it was in at `ts`.
+    pub syscall: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    Running,
+    Runnable,
+    /// The raw `task->__state` it sleeps in.
+    Off(u16),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub ts: Nanos,
+    pub tid: Tid,
+    pub pid: Pid,
+    /// In the encoding of wait(2).
+    pub code: i32,
+}
+
+/// What the kernel said about a thread that left the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchFlags(pub u8);
+
+impl SwitchFlags {
+    /// It left from inside the kernel. This is not "preempted": see `shared/host.md` 5.1.
+    pub const PREEMPT: u8 = 0x01;
+    /// It waits for I/O.
+    pub const IOWAIT: u8 = 0x02;
+    /// It stalls on memory: reclaim, thrashing, compaction.
+    pub const MEMSTALL: u8 = 0x04;
+    /// The CPU quota of its cgroup is used up.
+    pub const THROTTLED: u8 = 0x08;
+    /// It is exiting.
+    pub const EXITING: u8 = 0x10;
+
+    pub fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// `prev` left `cpu` and `next` began to run there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    pub ts: Nanos,
+    pub cpu: Cpu,
+    pub prev: Tid,
+    pub next: Tid,
+    /// Raw `task->__state` of `prev`; 0 means that it could have gone on running.
+    pub state: u16,
+    /// System call that `prev` was in; `None` in user space, a fault or an interrupt.
+    pub syscall: Option<u16>,
+    pub flags: SwitchFlags,
+    /// Page faults of `prev` since it was switched in, at most 255.
+    pub minor_faults: u8,
+    pub major_faults: u8,
+}
+
+/// Where the waker ran, or what kind of interrupt it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Context {
+    /// The waker is the thread itself.
+    Task,
+    HardIrq(u16),
+    SoftIrq(u16),
+    /// The local timer, or another vector without an interrupt number.
+    Timer,
+    Nmi,
+}
+
+/// `wakee` was made runnable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waking {
+    pub ts: Nanos,
+    pub cpu: Cpu,
+    pub wakee: Tid,
+    /// The thread that was current. Unless `context` is [`Context::Task`] it had nothing to do with it.
+    pub waker: Tid,
+    pub context: Context,
+}
+
+/// An interrupt that ran on `cpu` while `tid` was current there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupt {
+    pub start: Nanos,
+    pub dur: Nanos,
+    pub cpu: Cpu,
+    pub tid: Tid,
+    pub context: Context,
+}
+
+/// A wait beyond the threshold, with what the kernel was doing. `end` is the waking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub tid: Tid,
+    pub start: Nanos,
+    pub end: Nanos,
+    /// Raw `task->__state` it slept in.
+    pub state: u16,
+    pub syscall: Option<u16>,
+    /// Kernel stack of the sleeper.
+    pub stack: StackId,
+    /// What the system call worked on, when that could be read: a path, `socket:[…]`, `pipe:[…]`, `futex 0x…`.
+    pub object: NameId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StallKind {
+    Reclaim,
+    Compaction,
+}
+
+/// Direct reclaim or compaction, on the thread that needed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    pub tid: Tid,
+    pub start: Nanos,
+    pub dur: Nanos,
+    pub kind: StallKind,
+}
+
+/// SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU or SIGCONT was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    pub ts: Nanos,
+    pub sender: Tid,
+    pub receiver: Tid,
+    pub signal: u8,
+}
+
+/// Kinds of memory as CUPTI names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    Unknown,
+    Pageable,
+    Pinned,
+    Device,
+    Array,
+    Managed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CopyKind {
+    Unknown,
+    HostToDevice,
+    DeviceToHost,
+    DeviceToDevice,
+    HostToHost,
+    PeerToPeer,
+    /// Another of CUPTI's kinds (arrays), by its number.
+    Other(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    Kernel {
+        /// As the compiler mangled it; demangled for display only.
+        name: NameId,
+    },
+    Memcpy {
+        kind: CopyKind,
+        src: MemoryKind,
+        dst: MemoryKind,
+        bytes: u64,
+    },
+    Memset {
+        bytes: u64,
+    },
+    /// A whole CUDA graph, when its nodes are not recorded one by one.
+    Graph,
+}
+
+/// An operation that the device carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuOp {
+    pub pid: Pid,
+    pub device: DeviceId,
+    pub context: ContextId,
+    pub stream: StreamId,
+    pub kind: OpKind,
+    pub start: Nanos,
+    pub end: Nanos,
+    pub correlation: CorrelationId,
+    /// Graph and node, for an operation that a graph launch started; 0 otherwise.
+    pub graph: u32,
+    pub node: u64,
+}
+
+/// A record of an operation whose times cannot be true (zero, inverted, before its own launch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuInvalid {
+    pub pid: Pid,
+    pub device: DeviceId,
+    pub correlation: CorrelationId,
+    /// When gdiag read the record; the operation happened before.
+    pub seen: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ApiDomain {
+    Runtime,
+    Driver,
+}
+
+/// Which function of the CUDA API: the domain and CUPTI's callback id, which was never renumbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Api {
+    pub domain: ApiDomain,
+    pub cbid: u32,
+}
+
+/// A call into the CUDA runtime or driver API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApiCall {
+    pub pid: Pid,
+    pub tid: Tid,
+    pub api: Api,
+    pub start: Nanos,
+    pub end: Nanos,
+    pub correlation: CorrelationId,
+    /// The CUresult or cudaError_t; 0 is success.
+    pub result: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SyncKind {
+    Event,
+    StreamWaitEvent,
+    Stream,
+    Context,
+    Other(u32),
+}
+
+/// A synchronisation as CUPTI saw it: host times, also for a wait that the device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sync {
+    pub pid: Pid,
+    pub kind: SyncKind,
+    pub context: ContextId,
+    /// `None` when it concerns no single stream.
+    pub stream: Option<StreamId>,
+    pub start: Nanos,
+    pub end: Nanos,
+    pub correlation: CorrelationId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OverheadKind {
+    DriverCompiler,
+    BufferFlush,
+    Instrumentation,
+    Resource,
+    ModuleLoading,
+    LazyFunctionLoading,
+    CommandBufferFull,
+    BufferRequest,
+    UvmInit,
+    Other(u32),
+}
+
+/// Time that CUPTI, the driver or its compiler took for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overhead {
+    pub pid: Pid,
+    /// The thread it happened on, when the record says so.
+    pub tid: Option<Tid>,
+    pub kind: OverheadKind,
+    pub start: Nanos,
+    pub end: Nanos,
+}
+
+/// A device that a traced process can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub ts: Nanos,
+    pub pid: Pid,
+    pub id: DeviceId,
+    pub name: NameId,
+    /// `GPU-…` as nvidia-smi prints it; the same card has different ids in different processes.
+    pub uuid: NameId,
+}
+
+/// What the shim of a process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShimState {
+    /// Loaded, collects nothing.
+    Dormant,
+    /// Collecting.
+    Active,
+    /// It was collecting and stopped by itself for a while: gdiag gave no sign of life.
+    Paused,
+    /// Another tool holds CUPTI; the reason names it when it is known.
+    Busy,
+    /// Cannot collect; the reason says why.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shim {
+    pub ts: Nanos,
+    pub pid: Pid,
+    pub state: ShimState,
+    /// A sentence for people, or the empty name.
+    pub reason: NameId,
+    /// Path of the libcupti in use and its version (`cuptiGetVersion`); empty and 0 when none.
+    pub cupti_path: NameId,
+    pub cupti_version: u32,
+    /// The device is the simulator of gdiag's own tests.
+    pub simulated: bool,
+}
+
+/// What a process is, read from /proc at first sight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub ts: Nanos,
+    pub pid: Pid,
+    /// Arguments joined by spaces.
+    pub cmdline: NameId,
+    pub exe: NameId,
+    /// Path in the default hierarchy, or of the cpu controller on cgroup v1.
+    pub cgroup: NameId,
+}
+
+/// The same instant on two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockPair {
+    pub mono: Nanos,
+    pub real: Nanos,
+    /// Half the width of the bracket in which both were read.
+    pub error: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LossSource {
+    /// The kernel's ring buffer was full.
+    Bpf(Cpu),
+    /// The shim's ring was full.
+    ShimRing(Pid),
+    /// CUPTI says that it dropped records, or had no buffer to put them in.
+    Cupti(Pid),
+    /// The wall clock, which CUPTI stamps with, was stepped: GPU times of that moment are unsure.
+    ClockStep,
+}
+
+/// Something happened in this interval that was not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub source: LossSource,
+    /// Lost records; 0 when they cannot be counted.
+    pub count: u64,
+    pub from: Nanos,
+    pub to: Nanos,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that an event stays small: millions are moved through the pipeline.
+    #[test]
+    fn an_event_is_at_most_two_cache_lines() {
+        assert!(std::mem::size_of::<Event>() <= 112, "{}", std::mem::size_of::<Event>());
+    }
+}

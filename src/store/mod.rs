@@ -1,0 +1,4 @@
+//! The recording on disk.
+#![forbid(unsafe_code)]
+
+pub mod meta;
