@@ -12,5 +12,6 @@
 
 pub mod analyse;
 pub mod event;
+pub mod model;
 pub mod store;
 pub mod units;
