@@ -557,6 +557,10 @@ impl GpuLog {
         self.streams[op.stream.0 as usize]
     }
 
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
     pub fn call_at(&self, index: CallIdx) -> &Call {
         &self.calls[index.0 as usize]
     }

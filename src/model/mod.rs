@@ -179,7 +179,7 @@ impl Timeline {
                 self.last = self.last.max(e.end);
                 let (idx, _) = self.thread_mut(e.tid);
                 let call = self.gpu.call(e, idx);
-                self.threads[idx.0 as usize].calls.push(call);
+                self.threads[idx.0 as usize].call(call);
             }
             Event::Sync(e) => self.gpu.sync(e),
             Event::Overhead(e) => self.gpu.overhead(*e),
@@ -204,7 +204,7 @@ impl Timeline {
         let start = self.start();
         let table = self.syscalls();
         for thread in &mut self.threads {
-            thread.launches = self.gpu.finish_thread(&mut thread.calls);
+            thread.launches = self.gpu.finish_thread(thread.calls_mut());
             thread.finish(start, |nr| table.group(nr) == syscall::Group::Yield);
         }
         for cpu in &mut self.cpus {

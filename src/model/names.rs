@@ -382,10 +382,14 @@ impl Names {
             .map_or_else(Traits::default, |s| s.traits)
     }
 
-    /// The innermost frame that says what the wait is about.
-    pub fn telling_frame(&self, id: StackId) -> Option<&str> {
-        self.stack(id)
-            .find(|name| !name.is_empty() && !is_scheduler(name))
+    /// The innermost frame that says what the wait is about; the empty name without one.
+    pub fn telling_frame(&self, id: StackId) -> NameId {
+        let frames = self
+            .stacks
+            .get(&id)
+            .map_or(&[][..], |s| s.frames.as_slice());
+        let telling = |f: &&NameId| !self.get(**f).is_empty() && !is_scheduler(self.get(**f));
+        frames.iter().find(telling).copied().unwrap_or_default()
     }
 
     /// Handler names of an interrupt number.
@@ -454,8 +458,8 @@ mod tests {
             frames: vec![NameId(1), NameId(2), NameId(3)],
         });
         names.finish();
-        assert_eq!(names.telling_frame(StackId(1)), Some("folio_wait_bit"));
-        assert_eq!(names.telling_frame(StackId(9)), None);
+        assert_eq!(names.telling_frame(StackId(1)), NameId(3));
+        assert_eq!(names.telling_frame(StackId(9)), NameId(0));
         assert!(names.traits(StackId(1)).has(Traits::IO));
     }
 }

@@ -192,6 +192,15 @@ impl Stretch {
     pub fn is_empty(&self) -> bool {
         self.end <= self.start
     }
+
+    /// The same state, for a part of the time.
+    pub fn part(&self, start: Nanos, end: Nanos) -> Stretch {
+        Stretch {
+            start,
+            end,
+            ..*self
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -202,8 +211,8 @@ pub struct Thread {
     spans: Vec<Span>,
     waits: Vec<Wait>,
     stalls: Vec<Stall>,
-    /// Indices of its CUDA calls, by start; see [`super::gpu`].
-    pub(super) calls: Vec<u32>,
+    longest_stall: Nanos,
+    calls: Vec<u32>,
     /// Calls that started kernels, copies or graphs, failed ones not counted.
     pub launches: u64,
 }
@@ -285,6 +294,14 @@ impl Thread {
         mark.state = number;
     }
 
+    pub(super) fn call(&mut self, index: u32) {
+        self.calls.push(index);
+    }
+
+    pub(super) fn calls_mut(&mut self) -> &mut Vec<u32> {
+        &mut self.calls
+    }
+
     pub(super) fn exit(&mut self, ts: Nanos) {
         self.plain(ts, MarkKind::Exit, Cpu(0));
     }
@@ -302,6 +319,7 @@ impl Thread {
         self.identities.sort_by_key(|i| i.from);
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
+        self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
         let mut marks = std::mem::take(&mut self.marks);
         if !marks.is_sorted_by_key(|m| m.ts) {
             marks.sort_by_key(|m| m.ts);
@@ -329,8 +347,23 @@ impl Thread {
         self.identities.get(number as usize)
     }
 
-    pub fn stalls(&self) -> &[Stall] {
-        &self.stalls
+    /// Indices of its CUDA calls, by start; a call comes before those made inside it.
+    pub fn calls(&self) -> &[u32] {
+        &self.calls
+    }
+
+    /// Time stalled on memory within `[from, to)`, by start.
+    pub fn stalls(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
+        let reach = from.saturating_sub(self.longest_stall);
+        let first = self.stalls.partition_point(|s| s.start < reach);
+        self.stalls[first..]
+            .iter()
+            .take_while(move |s| s.start < to)
+            .map(move |s| {
+                let end = Nanos(s.start.0.saturating_add(s.dur.0));
+                (s.start.max(from), end.min(to))
+            })
+            .filter(|(start, end)| start < end)
     }
 
     /// States that cover `[from, to)` exactly, in order.
