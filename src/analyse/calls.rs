@@ -42,6 +42,12 @@ pub(super) struct Segment<'a> {
     pub(super) call: Option<&'a Call>,
 }
 
+impl Segment<'_> {
+    pub(super) fn part(self, start: Nanos, end: Nanos) -> Self {
+        Segment { start, end, ..self }
+    }
+}
+
 /// The calls of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls<'a> {

@@ -302,10 +302,9 @@ impl<'a> Engine<'a> {
 
     /// Running, and not interrupted.
     fn own_time(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
-        self.calls(task.thread).segments(from, to, |seg| {
-            if let Some((cause, what)) = self.in_call(task, seg) {
-                self.push(task, seg.start, seg.end, cause, what, out);
-                return;
+        self.by_call(task, from, to, |seg, in_call| {
+            if let Some((cause, what)) = in_call {
+                return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
             for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
@@ -321,18 +320,39 @@ impl<'a> Engine<'a> {
         });
     }
 
-    /// The cause that being inside a CUDA call is, if it is one.
-    fn in_call(&self, task: Task, seg: Segment<'_>) -> Option<(Cause, What)> {
-        let call = seg.call?;
-        if let Some(cause) = calls::cause_of(call) {
-            return Some((cause, What::In(call.api())));
-        }
-        // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
-        let found = self.overheads_in(&self.loading, task.thread, seg.start, seg.end);
-        let loading = found
-            .iter()
-            .find(|o| o.start <= seg.start && seg.start < o.end)?;
-        Some((Cause::ModuleLoad, What::Overhead(loading.kind)))
+    /// Divides a part of the thread's time by what being inside a CUDA call makes of it; `None` leaves
+    /// it to what the thread did otherwise.
+    fn by_call(
+        &self,
+        task: Task,
+        from: Nanos,
+        to: Nanos,
+        mut each: impl FnMut(Segment<'_>, Option<(Cause, What)>),
+    ) {
+        self.calls(task.thread).segments(from, to, |seg| {
+            let Some(call) = seg.call else {
+                return each(seg, None);
+            };
+            if let Some(cause) = calls::cause_of(call) {
+                return each(seg, Some((cause, What::In(call.api()))));
+            }
+            // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
+            let mut at = seg.start;
+            for o in self.overheads_in(&self.loading, task.thread, seg.start, seg.end) {
+                let (start, end) = (o.start.max(at), o.end.min(seg.end));
+                if start < end {
+                    if at < start {
+                        each(seg.part(at, start), None);
+                    }
+                    let found = Some((Cause::ModuleLoad, What::Overhead(o.kind)));
+                    each(seg.part(start, end), found);
+                    at = end;
+                }
+            }
+            if at < seg.end {
+                each(seg.part(at, seg.end), None);
+            }
+        });
     }
 
     fn own_code(
@@ -535,9 +555,9 @@ impl<'a> Engine<'a> {
                 out,
             );
         }
-        self.calls(task.thread).segments(s.start, s.end, |seg| {
+        self.by_call(task, s.start, s.end, |seg, in_call| {
             let part = s.part(seg.start, seg.end);
-            match self.in_call(task, seg) {
+            match in_call {
                 Some((cause, what)) => {
                     self.push_stack(task, seg.start, seg.end, cause, what, asleep.stack, out);
                 }

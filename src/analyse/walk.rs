@@ -114,11 +114,11 @@ impl Engine<'_> {
         if task.depth == 0 {
             return self.unfinished(task, s, asleep, Cause::Other, out);
         }
+        let loader =
+            self.is_loader(task.thread, waker, s) || self.waits_for_loader(task.thread, waker, s);
         let helper = Task {
             thread: waker.thread,
-            role: Role::Helper {
-                loader: self.is_loader(task.thread, waker, s),
-            },
+            role: Role::Helper { loader },
             depth: task.depth - 1,
         };
         self.explain(helper, s.start, s.end, out);
