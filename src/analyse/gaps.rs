@@ -343,7 +343,24 @@ pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
     let mut at = gap.start;
-    let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
+    let exact = pieces.iter().all(|p| {
+        let follows = p.start == at && p.start < p.end;
+        at = p.end;
+        follows
+    }) && at == gap.end;
+    if !exact {
+        *pieces = cover(gap, pieces);
+    }
+    pieces.dedup_by(|later, first| {
+        let same = (later.cause, later.who, later.what) == (first.cause, first.who, first.what);
+        if same {
+            first.end = later.end;
+        }
+        same
+    });
+}
+
+fn cover(gap: &Gap, pieces: &[Piece]) -> Vec<Piece> {
     let hole = |start, end| Piece {
         start,
         end,
@@ -352,32 +369,25 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
         what: What::Nothing,
         stack: StackId::default(),
     };
-    let add = |piece: Piece, settled: &mut Vec<Piece>| match settled.last_mut() {
-        Some(last) if (last.cause, last.who, last.what) == (piece.cause, piece.who, piece.what) => {
-            last.end = piece.end;
-        }
-        Some(_) | None => settled.push(piece),
-    };
-    for piece in pieces.iter() {
+    let mut at = gap.start;
+    let mut covering = Vec::with_capacity(pieces.len() + 1);
+    for piece in pieces {
         let (start, end) = (piece.start.max(at), piece.end.min(gap.end));
         if start >= end {
             continue;
         }
         if at < start {
-            add(hole(at, start), &mut settled);
+            covering.push(hole(at, start));
         }
-        add(
-            Piece {
-                start,
-                end,
-                ..*piece
-            },
-            &mut settled,
-        );
+        covering.push(Piece {
+            start,
+            end,
+            ..*piece
+        });
         at = end;
     }
     if at < gap.end {
-        add(hole(at, gap.end), &mut settled);
+        covering.push(hole(at, gap.end));
     }
-    *pieces = settled;
+    covering
 }

@@ -140,7 +140,7 @@ fn explain_gpu(
     let listed = longest(&usage.gaps, options);
     let doubts = trust.doubts(t, gpu, &usage);
     let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::default();
+    let mut sums = Sums::new();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, gap) in usage.gaps.iter().enumerate() {
@@ -211,11 +211,7 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
 /// The thread of the last launch of an operation of this device.
 fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     let log = t.gpu();
-    let calls = gpu
-        .ops
-        .iter()
-        .filter_map(|op| op.call())
-        .map(|c| log.call_at(c));
+    let calls = gpu.ops.iter().filter_map(Op::call).map(|c| log.call_at(c));
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
 }
 

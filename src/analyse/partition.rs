@@ -19,6 +19,7 @@ use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::gpu::Call;
 use crate::model::names::Traits;
+use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -60,6 +61,7 @@ pub(super) struct Engine<'a> {
     pub(super) launching: HashSet<Pid, BuildHasherDefault<FxHasher>>,
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
+    near_call: Hint,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
@@ -137,6 +139,7 @@ impl<'a> Engine<'a> {
             launching,
             lost_anywhere: spans(&|_| true),
             lost_on,
+            near_call: Hint::default(),
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,
@@ -156,8 +159,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a> {
-        Calls::of(self.t.gpu(), self.t.thread(thread))
+    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'_> {
+        Calls::of(self.t.gpu(), self.t.thread(thread), &self.near_call)
     }
 
     /// Explains `[from, to)` of a thread; the pieces cover it in order.
