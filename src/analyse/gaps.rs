@@ -278,10 +278,14 @@ impl<'a> Explainer<'a> {
     /// The first running after a synchronising call is still its price.
     fn charge_refill(&self, gap: &Gap, dispatcher: ThreadIdx, pieces: &mut Vec<Piece>) {
         let first = pieces.iter().position(|p| p.cause == Cause::Sync);
-        let (mut i, what) = match first {
-            Some(first) => (first + 1, pieces[first].what),
+        let (mut i, thread, what) = match first {
+            Some(first) => {
+                let sync = pieces[first];
+                let thread = sync.who.map_or(dispatcher, |w| w.thread);
+                (first + 1, thread, sync.what)
+            }
             None => match self.just_synchronised(gap, dispatcher) {
-                Some(call) => (0, What::In(call.api())),
+                Some(call) => (0, dispatcher, What::In(call.api())),
                 None => return,
             },
         };
@@ -289,7 +293,7 @@ impl<'a> Explainer<'a> {
         while i < pieces.len() && left > 0 {
             let piece = pieces[i];
             let own = matches!(piece.cause, Cause::LaunchBound | Cause::Compute)
-                && piece.who.is_some_and(|w| w.thread == dispatcher);
+                && piece.who.is_some_and(|w| w.thread == thread);
             if own {
                 let len = piece.len().0;
                 let charged = Piece {

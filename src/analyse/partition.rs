@@ -367,8 +367,8 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let (cause, what) = match (task.role, call) {
-            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Say("running")),
-            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Say("running")),
+            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Working),
+            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Working),
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
@@ -490,6 +490,11 @@ impl<'a> Engine<'a> {
             Cause::Preempted
         };
         (cause, What::Ran(who))
+    }
+
+    /// One of our own processes, or the shim's thread.
+    pub(super) fn is_gdiag(&self, who: Who) -> bool {
+        is_gdiag(self.t.comm(who))
     }
 
     fn same_job(&self, a: Who, b: Who) -> bool {

@@ -270,6 +270,49 @@ fn the_interpreter_lock_is_waited_for_in_episodes_of_the_switch_interval() {
 }
 
 #[test]
+fn threads_that_launch_hand_work_to_each_other() {
+    // THREAD launches; asleep until MAIN, at work in its own code, has something for it.
+    let r = timeline()
+        .kernel((0, 5), (10, 100))
+        .runs(20, 2, THREAD)
+        .sleeps(50, 2, THREAD, S, Some(FUTEX))
+        .wakes(8_000, MAIN, THREAD)
+        .runs(8_000, 2, THREAD)
+        .kernel_by(THREAD, (8_010, 8_015), (8_020, 8_100))
+        .report();
+    assert_eq!(total(&r, Cause::Lock), 0);
+    assert_eq!(parts(longest(&r))[0], ("host.compute", 7_900));
+    let who = longest(&r).parts[0].who.as_ref();
+    assert_eq!(who.map(|w| w.tid), Some(Tid(MAIN)));
+}
+
+#[test]
+fn a_launch_that_waits_for_another_launching_thread_waits_for_a_lock() {
+    // Both are in the driver: THREAD holds the context while it loads a module.
+    let r = timeline()
+        .kernel_by(THREAD, (0, 5), (10, 100))
+        .runs(0, 2, THREAD)
+        .call(THREAD, LIBRARY_LOAD, (50, 8_000))
+        .main_sleeps((1_000, 8_000), S, Some(FUTEX), Some(THREAD))
+        .kernel((900, 8_010), (8_015, 8_100))
+        .report();
+    assert_eq!(total(&r, Cause::Lock), 7_000);
+}
+
+#[test]
+fn a_lock_that_the_shim_holds_is_the_observers() {
+    let shim = |name| {
+        after(
+            before()
+                .task(1, 150, 100, 1, name, true, TaskState::Running)
+                .main_sleeps((1_000, 9_000), S, Some(FUTEX), Some(150)),
+        )
+    };
+    assert_eq!(found(&shim("gdiag-shim")), [("host.observer", 8_000)]);
+    assert_eq!(found(&shim("other")), [("host.lock", 8_000)]);
+}
+
+#[test]
 fn a_futex_that_nobody_released_blames_nobody() {
     let r = after(before().main_sleeps((1_000, 9_000), S, Some(FUTEX), None));
     assert_eq!(found(&r), [("host.other", 8_000)]);
@@ -318,7 +361,7 @@ fn reads_faults_and_flushes_are_told_apart() {
         ),
         (D, None, SwitchFlags::MEMSTALL, &[][..], "", "host.reclaim"),
         (S, Some(WAIT4), 0, &["do_wait"][..], "", "host.subprocess"),
-        (S, Some(READ), 0, &[][..], "", "host.other"),
+        (S, Some(16), 0, &[][..], "", "host.other"),
     ] {
         let r = after(
             before()

@@ -275,3 +275,25 @@ fn collection_that_began_late_starts_the_window_late() {
     assert_eq!((gpu.window_start, gpu.window_end), (us(5), us(20_000)));
     assert_eq!(gpu.startup.0, 5_000);
 }
+
+#[test]
+fn collection_that_stops_at_the_end_ends_the_window() {
+    let shim = |at, state| {
+        Event::Shim(Shim {
+            ts: us(at),
+            pid: Pid(100),
+            state,
+            reason: NameId(0),
+            cupti_path: NameId(0),
+            cupti_version: 0,
+            simulated: true,
+        })
+    };
+    let story = steady(10)
+        .attach(20_000)
+        .event(shim(0, ShimState::Active))
+        .event(shim(19_000, ShimState::Dormant));
+    let r = all(story);
+    assert_eq!(r.gpus[0].window_end, us(19_000));
+    assert_eq!((doubtful(&r), r.gpus[0].drain.0), (vec![], 1_000_000));
+}
