@@ -8,7 +8,7 @@
  * tid = thread, as user space says it.
  *
  * Two transports share each ring buffer:
- *  - switches, wakeups and interrupts are packed as slots into a chunk for each
+ *  - switches and wakeups are packed as slots into a chunk for each
  *    CPU, because one ring-buffer reservation per switch costs more than all
  *    the rest of the program;
  *  - everything rare is a record of its own that starts with gdiag_rec_hdr.
@@ -30,12 +30,12 @@ enum gdiag_rec_type {
 	GDIAG_REC_WAIT = 4,	/* struct gdiag_wait: a wait beyond the threshold has ended */
 	GDIAG_REC_STALL = 5,	/* struct gdiag_stall: direct reclaim or compaction */
 	GDIAG_REC_SIGNAL = 6,	/* struct gdiag_signal: a stop or continue signal was sent to a target */
+	GDIAG_REC_IRQ = 7,	/* struct gdiag_irq: an interrupt took time from a target */
 };
 
 enum gdiag_slot_kind {
 	GDIAG_SLOT_SWITCH = 1,	/* a = prev tid, b = next tid, state = prev's raw __state, nr, min_flt, maj_flt */
 	GDIAG_SLOT_WAKING = 2,	/* a = wakee tid, b = waker tid, flags = enum gdiag_ctx, state = irq or vector */
-	GDIAG_SLOT_IRQ = 3,	/* ts = start, a = tid that was interrupted, b = duration ns, flags = enum gdiag_ctx, state = irq or vector */
 };
 
 /* Flags of a switch, about prev. */
@@ -50,8 +50,7 @@ enum gdiag_ctx {
 	GDIAG_CTX_TASK = 0,
 	GDIAG_CTX_HARDIRQ = 1,	/* state = irq number */
 	GDIAG_CTX_SOFTIRQ = 2,	/* state = softirq vector */
-	GDIAG_CTX_TIMER = 3,	/* the local APIC timer, or another vector without an irq number */
-	GDIAG_CTX_NMI = 4,
+	GDIAG_CTX_TIMER = 3,	/* the local timer, or another vector without an irq number */
 };
 
 #define GDIAG_NO_SYSCALL (-1)
@@ -143,6 +142,16 @@ struct gdiag_signal {
 	unsigned int sig;
 };
 
+struct gdiag_irq {
+	struct gdiag_rec_hdr hdr;	/* ts_ns = start, tid = the thread that was interrupted */
+	unsigned int dur_ns;
+	unsigned short cpu;
+	unsigned char ctx;		/* enum gdiag_ctx */
+	unsigned char pad;
+	unsigned int vector;		/* irq number or softirq vector */
+	unsigned int pad2;
+};
+
 #ifdef __bpf__
 _Static_assert(sizeof(struct gdiag_slot) == 24, "slot");
 _Static_assert(sizeof(struct gdiag_chunk) == 16 + 24 * GDIAG_CHUNK_SLOTS, "chunk");
@@ -152,6 +161,7 @@ _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
 _Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");
+_Static_assert(sizeof(struct gdiag_irq) == 32, "irq");
 #endif
 
 #endif /* GDIAG_EVENTS_H */

@@ -11,6 +11,7 @@
 //! [`event`], [`units`] and [`error`]. The one type that flows is [`event::Event`].
 
 pub mod analyse;
+pub mod collect;
 pub mod event;
 pub mod store;
 pub mod units;

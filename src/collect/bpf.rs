@@ -1,0 +1,1 @@
+mod skel { include!(concat!(env!("OUT_DIR"), "/sched.skel.rs")); }
