@@ -39,11 +39,13 @@ enum gdiag_slot_kind {
 };
 
 /* Flags of a switch, about prev. */
-#define GDIAG_SW_PREEMPT 0x01u	 /* __schedule(SM_PREEMPT): prev was in the kernel; not "preempted", see host.md 5.1 */
-#define GDIAG_SW_IOWAIT 0x02u	 /* task->in_iowait */
-#define GDIAG_SW_MEMSTALL 0x04u	 /* task->in_memstall: reclaim, thrashing, compaction */
-#define GDIAG_SW_THROTTLED 0x08u /* its cgroup's CPU quota is used up */
-#define GDIAG_SW_EXITING 0x10u	 /* PF_EXITING */
+enum gdiag_sw_flags {
+	GDIAG_SW_PREEMPT = 0x01,   /* __schedule(SM_PREEMPT): prev was in the kernel; that does not mean it was preempted */
+	GDIAG_SW_IOWAIT = 0x02,	   /* task->in_iowait */
+	GDIAG_SW_MEMSTALL = 0x04,  /* task->in_memstall: reclaim, thrashing, compaction */
+	GDIAG_SW_THROTTLED = 0x08, /* its cgroup's CPU quota is used up */
+	GDIAG_SW_EXITING = 0x10,   /* PF_EXITING */
+};
 
 /* Where a waker or an interrupt ran. */
 enum gdiag_ctx {
@@ -150,6 +152,16 @@ struct gdiag_irq {
 	unsigned char pad;
 	unsigned int vector;		/* irq number or softirq vector */
 	unsigned int pad2;
+};
+
+/* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
+struct gdiag_enums {
+	enum gdiag_rec_type rec_type;
+	enum gdiag_slot_kind slot_kind;
+	enum gdiag_sw_flags sw_flags;
+	enum gdiag_ctx ctx;
+	enum gdiag_task_reason task_reason;
+	enum gdiag_stall_kind stall_kind;
 };
 
 #ifdef __bpf__

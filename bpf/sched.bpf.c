@@ -131,6 +131,7 @@ const struct gdiag_wait *unused_wait;
 const struct gdiag_stall *unused_stall;
 const struct gdiag_signal *unused_signal;
 const struct gdiag_irq *unused_irq;
+const struct gdiag_enums *unused_enums;
 
 static __always_inline struct cpu_data *this_cpu(void)
 {
