@@ -11,6 +11,9 @@
 //! [`event`], [`units`] and [`error`]. The one type that flows is [`event::Event`].
 
 pub mod analyse;
+pub mod cli;
+pub mod commands;
+pub mod error;
 pub mod event;
 pub mod store;
 pub mod units;
