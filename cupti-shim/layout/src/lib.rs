@@ -17,10 +17,11 @@
 #![no_std]
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub mod api;
 pub mod ring;
 
 /// Name of the memfd; `/proc/PID/maps` shows it as `/memfd:gdiag-shim (deleted)`.
@@ -76,8 +77,8 @@ pub mod state {
 
 /// The first page of the memfd.
 ///
-/// All fields are atomics because both processes may look at any time; strings
-/// are bytes that the shim writes before it stores `state` with release order.
+/// All fields are atomics because both processes may look at any time. The shim writes the
+/// strings before it stores `state` with release order.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -131,9 +132,34 @@ pub struct Control {
     _pad3: [u8; 56],
 
     /// Why the state is what it is; a sentence, NUL-terminated UTF-8.
-    pub reason: [u8; 256],
+    pub reason: Text<256>,
     /// Path of the libcupti in use as the target sees it, NUL-terminated.
-    pub cupti_path: [u8; 512],
+    pub cupti_path: Text<512>,
+}
+
+/// A NUL-terminated string that one process writes while the other may read. A reader that
+/// comes at the wrong moment sees a mixture, never anything worse.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Text<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Text<N> {
+    /// Cuts the text at its first NUL and to `N - 1` bytes.
+    pub fn set(&self, text: &[u8]) {
+        let end = text.iter().take_while(|b| **b != 0).take(N - 1).count();
+        for (i, byte) in self.0.iter().enumerate() {
+            byte.store(if i < end { text[i] } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies the text out and gives the part before the first NUL. It need not be UTF-8.
+    pub fn get<'a>(&self, buffer: &'a mut [u8; N]) -> &'a [u8] {
+        for (to, from) in buffer.iter_mut().zip(&self.0) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        let end = buffer.iter().position(|b| *b == 0).unwrap_or(N);
+        &buffer[..end]
+    }
 }
 
 const _: () = assert!(size_of::<Control>() <= RING_OFFSET as usize);
@@ -246,7 +272,11 @@ pub struct GraphRecord {
     pub correlation: u32,
 }
 
-/// An API call. `aux` is the cbid.
+/// An API call. `aux` is the cbid; calls that [`api::lookup`] does not know are not sent.
+///
+/// A runtime call and the driver call that it made have the same correlation id, and both
+/// are sent, the driver's first as a rule. Reading backwards to drop it would hold up the
+/// ring, so that is the reader's work: of the two, keep the runtime's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct ApiRecord {
