@@ -108,6 +108,8 @@ struct gdiag_task {
 	unsigned short state;		/* raw __state when the record was made (GDIAG_TASK_SEEN) */
 	short nr;			/* system call it was in, as in the slot */
 	unsigned int prio;		/* task->prio: below 100 is real time */
+	unsigned int proc_tid;		/* ids in gdiag's own PID namespace, for /proc; 0 when not visible there */
+	unsigned int proc_pid;
 };
 
 struct gdiag_exit {
@@ -168,7 +170,7 @@ struct gdiag_enums {
 _Static_assert(sizeof(struct gdiag_slot) == 24, "slot");
 _Static_assert(sizeof(struct gdiag_chunk) == 16 + 24 * GDIAG_CHUNK_SLOTS, "chunk");
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
-_Static_assert(sizeof(struct gdiag_task) == 80, "task");
+_Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
 _Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");

@@ -29,13 +29,12 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct gdiag_config {
 	u64 wait_threshold_ns;	/* waits at least this long get a stack */
-	u32 self_pid;		/* gdiag itself is never a target */
 	u32 rings;		/* ring buffers in use */
 	u32 cpus_per_ring;
 	u32 wakeup_bytes;	/* wake the reader when a ring holds this much */
 	u8 all;			/* every task is a target */
 	u8 follow;		/* children of targets are targets */
-	u8 pad[6];
+	u8 pad[2];
 } cfg = { .wait_threshold_ns = 100000, .rings = 1, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20, .follow = 1 };
 
 enum {
@@ -96,7 +95,7 @@ struct {
 	__type(value, struct cpu_losses);
 } losses SEC(".maps");
 
-/* pids (host's) that the iterator marks as targets */
+/* pids, as gdiag sees them, that the iterator marks as targets */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -122,6 +121,10 @@ struct {
 	s32 n;
 	u32 pad[15];
 } waiting[MAX_CPUS];
+
+/* gdiag's own PID namespace and its depth, noted by the iterator that gdiag runs. */
+struct pid_namespace *own_ns;
+u32 own_level;
 
 /* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
 const struct gdiag_chunk *unused_chunk;
@@ -256,6 +259,17 @@ static __always_inline bool is_throttled(struct task_struct *t)
 	return false;
 }
 
+/* The innermost id of a thread, and the one by which gdiag's /proc knows it (0: not visible there). */
+static __always_inline void ids(struct pid *pid, u32 *inner, u32 *proc)
+{
+	u32 level = BPF_CORE_READ(pid, level), own = own_level;
+
+	*inner = BPF_CORE_READ(pid, numbers[level].nr);
+	*proc = 0;
+	if (own <= level && BPF_CORE_READ(pid, numbers[own].ns) == own_ns)
+		*proc = BPF_CORE_READ(pid, numbers[own].nr);
+}
+
 static __always_inline bool is_shim(const char *comm)
 {
 	const char name[] = SHIM_COMM;
@@ -274,8 +288,6 @@ static __always_inline bool is_shim(const char *comm)
 static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 reason, u32 parent_tid, const char *comm)
 {
 	struct gdiag_task r = {};
-	struct pid *pid;
-	u32 level;
 
 	if (!t || !d)
 		return 0;
@@ -288,12 +300,8 @@ static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 
 	r.pid = BPF_CORE_READ(t, tgid);
 	r.ppid = BPF_CORE_READ(t, real_parent, tgid);
 	r.parent_tid = parent_tid;
-	pid = BPF_CORE_READ(t, thread_pid);
-	level = BPF_CORE_READ(pid, level);
-	r.ns_tid = BPF_CORE_READ(pid, numbers[level].nr);
-	pid = BPF_CORE_READ(t, group_leader, thread_pid);
-	level = BPF_CORE_READ(pid, level);
-	r.ns_pid = BPF_CORE_READ(pid, numbers[level].nr);
+	ids(BPF_CORE_READ(t, thread_pid), &r.ns_tid, &r.proc_tid);
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &r.ns_pid, &r.proc_pid);
 	r.reason = reason;
 	r.target = !!(d->flags & T_TARGET);
 	r.kthread = !!(BPF_CORE_READ(t, flags) & PF_KTHREAD);
@@ -851,23 +859,28 @@ int BPF_PROG(compaction_end)
 	return stall_ends(GDIAG_STALL_COMPACTION);
 }
 
-/* Run once, when everything else is attached: marks the targets and says who they are. */
+/*
+ * Run by gdiag when everything else is attached: marks the targets and says who they are.
+ * The pids it is given are those that gdiag sees, which is not what the kernel uses when
+ * gdiag itself runs in a container.
+ */
 SEC("iter/task")
 int mark_targets(struct bpf_iter__task *ctx)
 {
-	struct task_struct *t = ctx->task;
+	struct task_struct *t = ctx->task, *self = bpf_get_current_task_btf();
+	struct pid *self_pid = BPF_CORE_READ(self, thread_pid);
+	u32 inner, proc_pid;
 	struct task_data *d;
-	u32 pid;
 
-	if (!t || !t->pid)
+	own_level = BPF_CORE_READ(self_pid, level);
+	own_ns = BPF_CORE_READ(self_pid, numbers[own_level].ns);
+	if (!t || !t->pid || t->tgid == self->tgid)
 		return 0;
-	pid = t->tgid;
-	if (pid == cfg.self_pid)
-		return 0;
-	if (!cfg.all && !bpf_map_lookup_elem(&target_pids, &pid))
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
+	if (!cfg.all && (!proc_pid || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
 		return 0;
 	d = make_target(t);
-	if (!d)
+	if (!d || d->flags & T_SEEN)
 		return 0;
 	d->min_flt = t->min_flt;
 	d->maj_flt = t->maj_flt;

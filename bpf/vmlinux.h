@@ -56,8 +56,11 @@ struct pt_regs {
 	int syscallno;
 };
 
+struct pid_namespace;
+
 struct upid {
 	int nr;
+	struct pid_namespace *ns;
 };
 
 struct pid {

@@ -50,6 +50,9 @@ pub enum Error {
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
 
+    #[error("{tid} is a thread of process {pid}, not a process")]
+    IsThread { tid: Pid, pid: Pid },
+
     /// There is no such process here, but some are known by this number inside their container.
     #[error("no process has pid {asked} here, but in its own PID namespace {}", known_as(.here))]
     WrongPidNamespace { asked: Pid, here: Vec<Pid> },
@@ -113,6 +116,7 @@ impl Error {
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
             Error::NoSuchProcess(_)
+            | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
             | Error::NoRecording { .. }
             | Error::NotARecording { .. }
@@ -137,6 +141,7 @@ impl Error {
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
+            Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
             Error::WrongPidNamespace { here, .. } => {
                 let pids: Vec<String> = here.iter().map(Pid::to_string).collect();
                 format!("use the pid it has here: -p {}", pids.join(" or -p "))

@@ -18,5 +18,7 @@ pub mod decode;
 pub mod error;
 pub mod event;
 pub mod intern;
+pub mod pipeline;
 pub mod store;
+pub mod symbolize;
 pub mod units;

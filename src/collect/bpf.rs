@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
-    btf, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput,
+    btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput,
     RingBuffer, RingBufferBuilder,
 };
 
@@ -24,7 +24,7 @@ use crate::collect::clock;
 use crate::decode::sched::Batch;
 use crate::decode::wire;
 use crate::error::Error;
-use crate::event::{Cpu, Loss, LossSource, Pid};
+use crate::event::{Cpu, Loss, LossSource};
 use crate::units::Nanos;
 
 #[allow(clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -33,7 +33,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/sched.skel.rs"));
 }
 pub(crate) use skel::types;
-use skel::{OpenSchedProgs, OpenSchedSkel, SchedSkel, SchedSkelBuilder};
+use skel::{OpenSchedSkel, SchedSkel, SchedSkelBuilder};
 
 /// CPUs that share a ring buffer. Chunks make contention rare; this keeps it local.
 const CPUS_PER_RING: usize = 8;
@@ -50,8 +50,8 @@ const REQUIRED: [&str; 5] = ["sched_switch", "sched_waking", "task_newtask", "ma
 pub struct Plan {
     /// Every task is a target.
     pub all: bool,
-    /// Host pids whose threads are targets from the start.
-    pub targets: Vec<Pid>,
+    /// Processes whose threads are targets from the start, by the pids that gdiag itself sees.
+    pub targets: Vec<u32>,
     /// Children of targets become targets.
     pub follow: bool,
     /// Waits at least this long are sent with their kernel stack.
@@ -92,7 +92,6 @@ impl Bpf {
         let missing = choose_programs(&mut open, &vmlinux)?;
         let config = &mut open.maps.rodata_data.as_deref_mut().context("the BPF object has no rodata")?.cfg;
         config.wait_threshold_ns = plan.wait_threshold.0;
-        config.self_pid = std::process::id();
         config.rings = u32::try_from(rings)?;
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
@@ -115,7 +114,7 @@ impl Bpf {
         for pid in &plan.targets {
             skel.maps
                 .target_pids
-                .update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)
+                .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot tell the BPF programs their targets")?;
         }
         let links = attach(&skel)?;
@@ -177,9 +176,9 @@ impl Bpf {
         Ok(lost)
     }
 
-    /// Marks every thread of `pid` as a target, from now on.
-    pub fn add_target(&self, pid: Pid) -> Result<()> {
-        self.skel.maps.target_pids.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)?;
+    /// Marks every thread of `pid`, as gdiag sees it, as a target from now on.
+    pub fn add_target(&self, pid: u32) -> Result<()> {
+        self.skel.maps.target_pids.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)?;
         self.mark_targets()
     }
 
@@ -189,8 +188,7 @@ impl Bpf {
             .skel
             .progs
             .mark_targets
-            .attach_iter_with_opts(libbpf_rs::IterOpts::Map(libbpf_rs::MapIterOpts::default()))
-            .or_else(|_| self.skel.progs.mark_targets.attach())
+            .attach_iter_with_opts(libbpf_rs::IterOpts::None)
             .context("cannot walk the tasks of this machine")?;
         let mut iter = Iter::new(&link)?;
         let mut nothing = Vec::new();
@@ -201,7 +199,11 @@ impl Bpf {
 
 fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
     match e.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted.into(),
+        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
+            what: "load the BPF programs".to_string(),
+            source: io::Error::from_raw_os_error(libc::EPERM),
+        }
+        .into(),
         _ => anyhow::Error::new(e).context("the kernel refused the BPF programs"),
     }
 }
@@ -220,7 +222,12 @@ fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Ve
         };
         if tracepoint_args(vmlinux, name).is_none() {
             if REQUIRED.iter().any(|r| prog.name() == OsStr::new(r)) {
-                return Err(Error::KernelTooOld(format!("it has no tracepoint {name}")).into());
+                return Err(Error::KernelTooOld {
+                    needs: format!("BTF for the tracepoint {name}"),
+                    since: "5.11",
+                    found: kernel_release(),
+                }
+                .into());
             }
             prog.set_autoload(false);
             missing.push(format!("tracepoint {name}"));
@@ -235,6 +242,10 @@ fn tracepoint_args(vmlinux: &Btf<'_>, name: &str) -> Option<usize> {
     let pointer = btf::types::Ptr::try_from(typedef.referenced_type()).ok()?;
     let proto = btf::types::FuncProto::try_from(pointer.referenced_type()).ok()?;
     Some(proto.iter().count())
+}
+
+fn kernel_release() -> String {
+    nix::sys::utsname::uname().map_or_else(|_| "unknown".to_string(), |u| u.release().to_string_lossy().into_owned())
 }
 
 fn make_rings(skel: &SchedSkel<'_>, count: usize) -> Result<Vec<MapHandle>> {

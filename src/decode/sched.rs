@@ -4,38 +4,28 @@
 use crate::collect::bpf::types;
 use crate::decode::wire::{read, Wire};
 use crate::event::{
-    Context, Cpu, Event, Exit, Interrupt, Pid, Signal, StackId, Stall, StallKind, Switch,
+    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Signal, StackId, Stall, StallKind, Switch,
     SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::intern::Names;
 use crate::units::Nanos;
 
-/// Numbers of `enum gdiag_rec_type` and its neighbours in `bpf/events.h`: BTF keeps the structs
-/// that cross over, not the enumerators.
-mod constants {
-    pub(super) const REC_CHUNK: u32 = 1;
-    pub(super) const REC_TASK: u32 = 2;
-    pub(super) const REC_EXIT: u32 = 3;
-    pub(super) const REC_WAIT: u32 = 4;
-    pub(super) const REC_STALL: u32 = 5;
-    pub(super) const REC_SIGNAL: u32 = 6;
-    pub(super) const REC_IRQ: u32 = 7;
+/// Length of a chunk before its slots.
+const CHUNK_HEADER: usize = 16;
+const SLOT: usize = size_of::<types::gdiag_slot>();
 
-    pub(super) const SLOT_SWITCH: u8 = 1;
-    pub(super) const SLOT_WAKING: u8 = 2;
-    pub(super) const CHUNK_HEADER: usize = 16;
+// The enumerators of `bpf/events.h`, as libbpf-cargo generated them.
+use types::{gdiag_ctx as ctx, gdiag_rec_type as rec, gdiag_slot_kind as slot_kind};
+use types::{gdiag_stall_kind as stall_kind, gdiag_sw_flags as sw, gdiag_task_reason as task_reason};
 
-    pub(super) const CTX_HARDIRQ: u8 = 1;
-    pub(super) const CTX_SOFTIRQ: u8 = 2;
-    pub(super) const CTX_TIMER: u8 = 3;
-
-    pub(super) const TASK_NEW: u8 = 1;
-    pub(super) const TASK_EXEC: u8 = 2;
-    pub(super) const TASK_RENAME: u8 = 3;
-
-    pub(super) const STALL_COMPACTION: u32 = 1;
-}
-use constants::*;
+// The flags of an event keep the kernel side's numbers.
+const _: () = assert!(
+    SwitchFlags::PREEMPT as u32 == sw::GDIAG_SW_PREEMPT.0
+        && SwitchFlags::IOWAIT as u32 == sw::GDIAG_SW_IOWAIT.0
+        && SwitchFlags::MEMSTALL as u32 == sw::GDIAG_SW_MEMSTALL.0
+        && SwitchFlags::THROTTLED as u32 == sw::GDIAG_SW_THROTTLED.0
+        && SwitchFlags::EXITING as u32 == sw::GDIAG_SW_EXITING.0
+);
 
 /// A record as it came, decoded only when its turn comes.
 #[derive(Clone, Debug)]
@@ -49,11 +39,9 @@ enum Record {
     Irq(types::gdiag_irq),
 }
 
-/// A wait that still needs its stack and object looked up.
+/// A wait whose object is still a number.
 #[derive(Clone, Copy, Debug)]
-pub struct RawWait<'a> {
-    /// Kernel addresses, leaf first.
-    pub stack: &'a [u64],
+pub struct RawWait {
     pub tid: Tid,
     pub syscall: Option<u16>,
     pub args: [u64; 3],
@@ -61,9 +49,13 @@ pub struct RawWait<'a> {
 
 /// Turns addresses and descriptors into names while the target still has them.
 pub trait Lookup {
-    fn stack(&mut self, wait: &RawWait<'_>) -> StackId;
+    /// Names of kernel addresses.
+    fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId;
     /// What the system call worked on, in words; empty when unknown.
-    fn object(&mut self, wait: &RawWait<'_>) -> String;
+    fn object(&mut self, wait: &RawWait) -> String;
+    /// A thread's identity is about to be handed out. `proc_tid` and `proc_pid` are its ids in the
+    /// PID namespace of gdiag, so in /proc; 0 when it cannot be seen there.
+    fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32);
 }
 
 /// Records of all CPUs between two reads of the ring buffers, and what could not be read yet.
@@ -89,13 +81,12 @@ impl Batch {
 
     fn add_known(&mut self, bytes: &[u8]) -> Option<()> {
         let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
-        match u32::from_ne_bytes(word(0)?) {
-            REC_CHUNK => {
+        match rec(u32::from_ne_bytes(word(0)?)) {
+            rec::GDIAG_REC_CHUNK => {
                 let [c0, c1, n0, n1] = word(4)?;
                 let cpu = u16::from_ne_bytes([c0, c1]);
                 let count = usize::from(u16::from_ne_bytes([n0, n1]));
                 let slots = bytes.get(CHUNK_HEADER..)?;
-                const SLOT: usize = size_of::<types::gdiag_slot>();
                 if slots.len() < count * SLOT {
                     return None;
                 }
@@ -104,22 +95,22 @@ impl Batch {
                     self.push(slot.ts_ns, Record::Slot(cpu, slot));
                 }
             }
-            REC_TASK => self.record(bytes, |r: types::gdiag_task| {
+            rec::GDIAG_REC_TASK => self.record(bytes, |r: types::gdiag_task| {
                 (r.hdr.ts_ns, Record::Task(Box::new(r)))
             })?,
-            REC_EXIT => self.record(bytes, |r: types::gdiag_exit| {
+            rec::GDIAG_REC_EXIT => self.record(bytes, |r: types::gdiag_exit| {
                 (r.hdr.ts_ns, Record::Exit(r))
             })?,
-            REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
+            rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
             })?,
-            REC_STALL => self.record(bytes, |r: types::gdiag_stall| {
+            rec::GDIAG_REC_STALL => self.record(bytes, |r: types::gdiag_stall| {
                 (r.hdr.ts_ns + r.dur_ns, Record::Stall(r))
             })?,
-            REC_SIGNAL => self.record(bytes, |r: types::gdiag_signal| {
+            rec::GDIAG_REC_SIGNAL => self.record(bytes, |r: types::gdiag_signal| {
                 (r.hdr.ts_ns, Record::Signal(r))
             })?,
-            REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
+            rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
                 (r.hdr.ts_ns + u64::from(r.dur_ns), Record::Irq(r))
             })?,
             _ => return None,
@@ -172,12 +163,12 @@ fn syscall(nr: i16) -> Option<u16> {
     u16::try_from(nr).ok()
 }
 
-fn context(ctx: u8, vector: u32) -> Context {
+fn context(kind: u8, vector: u32) -> Context {
     let vector = u16::try_from(vector).unwrap_or(u16::MAX);
-    match ctx {
-        CTX_HARDIRQ => Context::HardIrq(vector),
-        CTX_SOFTIRQ => Context::SoftIrq(vector),
-        CTX_TIMER => Context::Timer,
+    match ctx(u32::from(kind)) {
+        ctx::GDIAG_CTX_HARDIRQ => Context::HardIrq(vector),
+        ctx::GDIAG_CTX_SOFTIRQ => Context::SoftIrq(vector),
+        ctx::GDIAG_CTX_TIMER => Context::Timer,
         _ => Context::Task,
     }
 }
@@ -196,7 +187,7 @@ fn event(
     sink: &mut dyn FnMut(Event),
 ) -> Event {
     match record {
-        Record::Slot(cpu, s) if s.kind == SLOT_WAKING => Event::Waking(Waking {
+        Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => Event::Waking(Waking {
             ts: Nanos(s.ts_ns),
             cpu: Cpu(*cpu),
             wakee: Tid(s.a),
@@ -204,7 +195,7 @@ fn event(
             context: context(s.flags, u32::from(s.state)),
         }),
         Record::Slot(cpu, s) => {
-            debug_assert_eq!(s.kind, SLOT_SWITCH);
+            debug_assert_eq!(u32::from(s.kind), slot_kind::GDIAG_SLOT_SWITCH.0);
             Event::Switch(Switch {
                 ts: Nanos(s.ts_ns),
                 cpu: Cpu(*cpu),
@@ -217,7 +208,12 @@ fn event(
                 major_faults: s.maj_flt,
             })
         }
-        Record::Task(t) => Event::Task(task(t, names, sink)),
+        Record::Task(t) => {
+            let comm = comm(&t.comm);
+            let task = task(t, names.name(&comm, sink));
+            lookup.task(&task, &comm, t.proc_tid, t.proc_pid);
+            Event::Task(task)
+        }
         Record::Exit(e) => Event::Exit(Exit {
             ts: Nanos(e.hdr.ts_ns),
             tid: Tid(e.hdr.tid),
@@ -227,12 +223,11 @@ fn event(
         Record::Wait(w) => {
             let frames = (w.frames as usize).min(w.ips.len());
             let raw = RawWait {
-                stack: &w.ips[..frames],
                 tid: Tid(w.hdr.tid),
                 syscall: syscall(w.nr),
                 args: w.args,
             };
-            let stack = lookup.stack(&raw);
+            let stack = lookup.stack(&w.ips[..frames], names, sink);
             let object = lookup.object(&raw);
             Event::Wait(Wait {
                 tid: raw.tid,
@@ -248,7 +243,7 @@ fn event(
             tid: Tid(s.hdr.tid),
             start: Nanos(s.hdr.ts_ns),
             dur: Nanos(s.dur_ns),
-            kind: if s.kind == STALL_COMPACTION {
+            kind: if s.kind == stall_kind::GDIAG_STALL_COMPACTION.0 {
                 StallKind::Compaction
             } else {
                 StallKind::Reclaim
@@ -270,13 +265,13 @@ fn event(
     }
 }
 
-fn task(t: &types::gdiag_task, names: &mut Names, sink: &mut dyn FnMut(Event)) -> Task {
-    let reason = match t.reason {
-        TASK_NEW => TaskReason::New {
+fn task(t: &types::gdiag_task, comm: NameId) -> Task {
+    let reason = match task_reason(u32::from(t.reason)) {
+        task_reason::GDIAG_TASK_NEW => TaskReason::New {
             parent: Tid(t.parent_tid),
         },
-        TASK_EXEC => TaskReason::Exec,
-        TASK_RENAME => TaskReason::Rename,
+        task_reason::GDIAG_TASK_EXEC => TaskReason::Exec,
+        task_reason::GDIAG_TASK_RENAME => TaskReason::Rename,
         _ => TaskReason::Seen,
     };
     let state = match (t.on_cpu, t.state) {
@@ -289,7 +284,7 @@ fn task(t: &types::gdiag_task, names: &mut Names, sink: &mut dyn FnMut(Event)) -
         tid: Tid(t.hdr.tid),
         pid: Pid(t.pid),
         ppid: Pid(t.ppid),
-        comm: names.name(&comm(&t.comm), sink),
+        comm,
         start: Nanos(t.start_ns),
         ns_tid: Tid(t.ns_tid),
         ns_pid: Pid(t.ns_pid),
