@@ -32,6 +32,8 @@ fn build_bpf() {
                 &format!("-D__TARGET_ARCH_{arch}"),
             ])
             .build_and_generate(out.join(format!("{name}.skel.rs")))
-            .unwrap_or_else(|e| panic!("cannot build bpf/{name}.bpf.c (is clang installed?): {e:#}"));
+            .unwrap_or_else(|e| {
+                panic!("cannot build bpf/{name}.bpf.c (is clang installed?): {e:#}")
+            });
     }
 }

@@ -65,7 +65,10 @@ mod tests {
         assert_eq!(names.name("a", &mut |e| seen.push(e)), a);
         assert_ne!(a, b);
         assert_eq!(seen.len(), 2);
-        assert_eq!(names.name("", &mut |_| panic!("defined the empty name")), NameId(0));
+        assert_eq!(
+            names.name("", &mut |_| panic!("defined the empty name")),
+            NameId(0)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,7 @@ use crate::collect::shims::{Refusal, Shims};
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::{Lookup, RawWait};
-use crate::event::{
-    Define, Event, Pid, Process, ShimState, StackId, Task, TaskReason, Tid,
-};
+use crate::event::{Define, Event, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
 use crate::symbolize::KernelSymbols;
 use crate::units::Nanos;
@@ -79,7 +77,7 @@ impl Session {
     }
 
     /// Becomes readable when there is much to read, or something urgent.
-    pub fn epoll_fd(&self) -> RawFd {
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.bpf.epoll_fd()
     }
 
@@ -104,7 +102,10 @@ impl Session {
 
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
-        let mut shims = std::mem::replace(&mut self.shims, Shims::start().context("cannot start a thread")?);
+        let mut shims = std::mem::replace(
+            &mut self.shims,
+            Shims::start().context("cannot start a thread")?,
+        );
         shims.finish(SHIM_PATIENCE, |shims| {
             std::mem::swap(shims, &mut self.shims);
             self.clock(sink);
@@ -123,7 +124,9 @@ impl Session {
         }
         let malformed = self.gpu.malformed + self.bpf.batch().malformed;
         if malformed > 0 {
-            self.warnings.push(format!("{malformed} records could not be understood and were left out"));
+            self.warnings.push(format!(
+                "{malformed} records could not be understood and were left out"
+            ));
         }
         Ok(())
     }
@@ -143,15 +146,17 @@ impl Session {
     fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         let limit = self.bpf.read()?;
         let (gpu, seen) = (&mut self.gpu, &mut self.seen);
-        self.bpf.batch().take_until(limit, &mut self.names, &mut self.lookup, &mut |event| {
-            if let Event::Task(task) = &event {
-                if task.target {
-                    seen.target_threads += 1;
-                    gpu.task(task);
+        self.bpf
+            .batch()
+            .take_until(limit, &mut self.names, &mut self.lookup, &mut |event| {
+                if let Event::Task(task) = &event {
+                    if task.target {
+                        seen.target_threads += 1;
+                        gpu.task(task);
+                    }
                 }
-            }
-            sink(event);
-        });
+                sink(event);
+            });
         for (pid, proc_pid) in std::mem::take(&mut self.lookup.described) {
             let what = process::describe(proc_pid);
             let event = Event::Process(Process {
@@ -177,11 +182,15 @@ impl Session {
                     self.seen.simulated |= shim.facts().read().simulated;
                     continue;
                 }
-                Err(Refusal::NoShim) => format!("process {pid} announced a shim and was gone before it could be read"),
+                Err(Refusal::NoShim) => {
+                    format!("process {pid} announced a shim and was gone before it could be read")
+                }
                 Err(Refusal::Taken(other)) => {
                     format!("another gdiag (pid {other}) records the GPU of process {pid}; stop that one first")
                 }
-                Err(Refusal::Unusable(why)) => format!("the shim of process {pid} cannot be used: {why}"),
+                Err(Refusal::Unusable(why)) => {
+                    format!("the shim of process {pid} cannot be used: {why}")
+                }
             };
             self.refused.insert(pid);
             self.shim_is(pid, ShimState::Failed, reason, sink);
@@ -189,8 +198,18 @@ impl Session {
     }
 
     fn shim_is(&mut self, pid: Pid, state: ShimState, reason: String, sink: &mut dyn FnMut(Event)) {
-        let facts = gpu::ShimFacts { reason, ..gpu::ShimFacts::default() };
-        let event = gpu::shim_event(clock::monotonic(), pid, state, &facts, &mut self.names, sink);
+        let facts = gpu::ShimFacts {
+            reason,
+            ..gpu::ShimFacts::default()
+        };
+        let event = gpu::shim_event(
+            clock::monotonic(),
+            pid,
+            state,
+            &facts,
+            &mut self.names,
+            sink,
+        );
         sink(event);
         self.warnings.push(facts.reason);
     }
@@ -259,7 +278,10 @@ impl Lookup for Resolver {
             return id;
         }
         let frames = self.symbols.stack(ips);
-        let frames = frames.into_iter().map(|frame| names.name(frame, sink)).collect();
+        let frames = frames
+            .into_iter()
+            .map(|frame| names.name(frame, sink))
+            .collect();
         let id = self.stacks.stack(frames, sink);
         self.known_stacks.insert(ips.to_vec(), id);
         id
@@ -326,7 +348,8 @@ impl Resolver {
         if self.descriptors.len() >= DESCRIPTORS {
             self.descriptors.clear();
         }
-        self.descriptors.insert((tid, fd), (Instant::now(), path.clone()));
+        self.descriptors
+            .insert((tid, fd), (Instant::now(), path.clone()));
         path
     }
 }

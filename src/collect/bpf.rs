@@ -9,15 +9,15 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
-    btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput,
-    RingBuffer, RingBufferBuilder,
+    btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType,
+    OpenObject, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
 use crate::collect::clock;
@@ -27,8 +27,18 @@ use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::Nanos;
 
-#[allow(clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
-#[allow(unsafe_op_in_unsafe_fn, missing_debug_implementations, unused_imports, dead_code)]
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+#[allow(
+    unsafe_op_in_unsafe_fn,
+    missing_debug_implementations,
+    unused_imports,
+    dead_code
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/sched.skel.rs"));
 }
@@ -43,7 +53,13 @@ const RING_BYTES: u32 = 16 << 20;
 const MAX_RINGS: usize = 64;
 
 /// Programs without which there is nothing to tell.
-const REQUIRED: [&str; 5] = ["sched_switch", "sched_waking", "task_newtask", "mark_targets", "flush_cpu"];
+const REQUIRED: [&str; 5] = [
+    "sched_switch",
+    "sched_waking",
+    "task_newtask",
+    "mark_targets",
+    "flush_cpu",
+];
 
 /// What the kernel side should look at.
 #[derive(Clone, Debug)]
@@ -73,7 +89,10 @@ pub struct Bpf {
 
 impl fmt::Debug for Bpf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bpf").field("cpus", &self.cpus).field("missing", &self.missing).finish_non_exhaustive()
+        f.debug_struct("Bpf")
+            .field("cpus", &self.cpus)
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,10 +106,18 @@ impl Bpf {
         let rings = possible.div_ceil(CPUS_PER_RING).clamp(1, MAX_RINGS);
 
         // The skeleton borrows this storage for as long as the programs live: for good.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = SchedSkelBuilder::default().open(storage).map_err(load_error)?;
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = SchedSkelBuilder::default()
+            .open(storage)
+            .map_err(load_error)?;
         let missing = choose_programs(&mut open, &vmlinux)?;
-        let config = &mut open.maps.rodata_data.as_deref_mut().context("the BPF object has no rodata")?.cfg;
+        let config = &mut open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the BPF object has no rodata")?
+            .cfg;
         config.wait_threshold_ns = plan.wait_threshold.0;
         config.rings = u32::try_from(rings)?;
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
@@ -134,8 +161,9 @@ impl Bpf {
     }
 
     /// Becomes readable when a ring buffer holds much, or something urgent.
-    pub fn epoll_fd(&self) -> RawFd {
-        self.rings.epoll_fd()
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring buffer manager owns the descriptor, and lives as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.rings.epoll_fd()) }
     }
 
     /// Reads everything that happened before the time it returns into the batch.
@@ -150,7 +178,9 @@ impl Bpf {
             // A CPU that went offline has nothing to flush.
             let _ = self.skel.progs.flush_cpu.test_run(input);
         }
-        self.rings.consume().context("cannot read the ring buffers")?;
+        self.rings
+            .consume()
+            .context("cannot read the ring buffers")?;
         Ok(now)
     }
 
@@ -169,7 +199,12 @@ impl Bpf {
         for (cpu, (new, old)) in (0u16..).zip(current.iter().zip(&self.seen_losses)) {
             let count = (new.slots - old.slots) + (new.records - old.records);
             if count > 0 {
-                lost.push(Loss { source: LossSource::Bpf(Cpu(cpu)), count, from, to: now });
+                lost.push(Loss {
+                    source: LossSource::Bpf(Cpu(cpu)),
+                    count,
+                    from,
+                    to: now,
+                });
             }
         }
         self.seen_losses = current;
@@ -178,7 +213,10 @@ impl Bpf {
 
     /// Marks every thread of `pid`, as gdiag sees it, as a target from now on.
     pub fn add_target(&self, pid: u32) -> Result<()> {
-        self.skel.maps.target_pids.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)?;
+        self.skel
+            .maps
+            .target_pids
+            .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)?;
         self.mark_targets()
     }
 
@@ -245,18 +283,29 @@ fn tracepoint_args(vmlinux: &Btf<'_>, name: &str) -> Option<usize> {
 }
 
 fn kernel_release() -> String {
-    nix::sys::utsname::uname().map_or_else(|_| "unknown".to_string(), |u| u.release().to_string_lossy().into_owned())
+    nix::sys::utsname::uname().map_or_else(
+        |_| "unknown".to_string(),
+        |u| u.release().to_string_lossy().into_owned(),
+    )
 }
 
 fn make_rings(skel: &SchedSkel<'_>, count: usize) -> Result<Vec<MapHandle>> {
     let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+            as libbpf_rs::libbpf_sys::size_t,
         ..Default::default()
     };
     (0..u32::try_from(count)?)
         .map(|i| {
-            let ring = MapHandle::create(MapType::RingBuf, Some("gdiag_ring"), 0, 0, RING_BYTES, &opts)
-                .context("cannot create a ring buffer of 16 MiB")?;
+            let ring = MapHandle::create(
+                MapType::RingBuf,
+                Some("gdiag_ring"),
+                0,
+                0,
+                RING_BYTES,
+                &opts,
+            )
+            .context("cannot create a ring buffer of 16 MiB")?;
             let fd = ring.as_fd().as_raw_fd();
             skel.maps
                 .rings
@@ -287,15 +336,22 @@ fn read_losses(skel: &SchedSkel<'_>) -> Result<Vec<types::cpu_losses>> {
         .losses
         .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?
         .context("the loss counters are gone")?;
-    Ok(values.iter().map(|bytes| wire::read(bytes).unwrap_or_default()).collect())
+    Ok(values
+        .iter()
+        .map(|bytes| wire::read(bytes).unwrap_or_default())
+        .collect())
 }
 
 /// The CPUs that are online, by number: not all that are possible are.
 fn online_cpus() -> Result<Vec<u32>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")
         .context("cannot read which CPUs are online")?;
-    crate::collect::process::parse_cpu_list(text.trim())
-        .with_context(|| format!("cannot understand the list of online CPUs '{}'", text.trim()))
+    crate::collect::process::parse_cpu_list(text.trim()).with_context(|| {
+        format!(
+            "cannot understand the list of online CPUs '{}'",
+            text.trim()
+        )
+    })
 }
 
 /// How long the kernel side may hold a record before the reader looks.

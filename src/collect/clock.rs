@@ -54,6 +54,9 @@ mod tests {
         let pair = pair();
         let after = monotonic();
         assert!(before <= pair.mono && pair.mono <= after);
-        assert!(pair.real.0 > 1_600_000_000_000_000_000, "the wall clock is set");
+        assert!(
+            pair.real.0 > 1_600_000_000_000_000_000,
+            "the wall clock is set"
+        );
     }
 }

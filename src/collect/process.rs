@@ -66,7 +66,10 @@ pub fn with_descendants(roots: &[u32]) -> Vec<u32> {
     }
     let mut found = Vec::new();
     let mut seen = HashSet::new();
-    let mut todo: Vec<i32> = roots.iter().filter_map(|&p| i32::try_from(p).ok()).collect();
+    let mut todo: Vec<i32> = roots
+        .iter()
+        .filter_map(|&p| i32::try_from(p).ok())
+        .collect();
     while let Some(pid) = todo.pop() {
         if seen.insert(pid) {
             found.extend(u32::try_from(pid));
@@ -139,7 +142,9 @@ pub fn interrupts() -> Vec<(u16, String)> {
 
 fn parse_interrupts(text: &str) -> Vec<(u16, String)> {
     let mut lines = text.lines();
-    let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
+    let cpus = lines
+        .next()
+        .map_or(0, |head| head.split_whitespace().count());
     lines
         .filter_map(|line| {
             let (number, rest) = line.trim_start().split_once(':')?;

@@ -94,7 +94,10 @@ mod tests {
         let path = install(&dir.path().join("new")).unwrap();
         let bytes = fs::read(&path).unwrap();
         assert_eq!(&bytes[..4], b"\x7fELF");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o755
+        );
         // Again, over the old one, and nothing else is left.
         install(&dir.path().join("new")).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 1);

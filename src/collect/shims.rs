@@ -72,7 +72,10 @@ impl Facts {
     /// Records lost so far, in the ring and by CUPTI.
     pub fn losses(&self) -> (u64, u64) {
         let control = self.0.control();
-        (control.lost_ring.load(Ordering::Relaxed), control.lost_cupti.load(Ordering::Relaxed))
+        (
+            control.lost_ring.load(Ordering::Relaxed),
+            control.lost_cupti.load(Ordering::Relaxed),
+        )
     }
 }
 
@@ -104,17 +107,23 @@ pub struct Shim {
 
 impl Shim {
     fn open(pid: Pid, proc_pid: u32) -> Result<Shim, Refusal> {
-        let unusable = |what: &str, e: &dyn std::fmt::Display| Refusal::Unusable(format!("{what}: {e}"));
+        let unusable =
+            |what: &str, e: &dyn std::fmt::Display| Refusal::Unusable(format!("{what}: {e}"));
         let path = find(proc_pid).ok_or(Refusal::NoShim)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .open(&path)
             .map_err(|e| unusable("cannot open its shared memory", &e))?;
-        let len = file.metadata().map_err(|e| unusable("cannot size its shared memory", &e))?.len();
+        let len = file
+            .metadata()
+            .map_err(|e| unusable("cannot size its shared memory", &e))?
+            .len();
         if !sealed(&file) {
             // Shrinking it under us would be a SIGBUS.
-            return Err(Refusal::Unusable("its shared memory is not sealed against shrinking".to_string()));
+            return Err(Refusal::Unusable(
+                "its shared memory is not sealed against shrinking".to_string(),
+            ));
         }
         let len = (RING_OFFSET..=MAX_MAPPING)
             .contains(&len)
@@ -123,10 +132,20 @@ impl Shim {
             .ok_or_else(|| Refusal::Unusable(format!("its shared memory has {len} bytes")))?;
         // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink.
         let base = unsafe {
-            mmap(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &file, 0)
+            mmap(
+                None,
+                len,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
+                &file,
+                0,
+            )
         }
         .map_err(|e| unusable("cannot map its shared memory", &e))?;
-        let mapping = Arc::new(Mapping { base: base.cast(), len: len.get() });
+        let mapping = Arc::new(Mapping {
+            base: base.cast(),
+            len: len.get(),
+        });
         // SAFETY: mapped for as long as `mapping`, which the result keeps; sealed, as checked.
         let consumer = unsafe { Consumer::new(mapping.base, mapping.len) }
             .map_err(|e| Refusal::Unusable(e.to_string()))?;
@@ -195,7 +214,12 @@ impl Shim {
 
     fn disown(&self) {
         let own = std::process::id();
-        let _ = self.mapping.control().collector.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.mapping.control().collector.compare_exchange(
+            own,
+            0,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -208,7 +232,11 @@ fn sealed(file: &File) -> bool {
 fn find(proc_pid: u32) -> Option<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{proc_pid}/maps")).ok()?;
     let name = format!("/memfd:{MEMFD_NAME} (deleted)");
-    let range = maps.lines().find(|line| line.ends_with(&name))?.split_whitespace().next()?;
+    let range = maps
+        .lines()
+        .find(|line| line.ends_with(&name))?
+        .split_whitespace()
+        .next()?;
     Some(PathBuf::from(format!("/proc/{proc_pid}/map_files/{range}")))
 }
 
@@ -216,7 +244,12 @@ fn find(proc_pid: u32) -> Option<PathBuf> {
 fn wake(control: &Control) {
     // SAFETY: the futex word is mapped and aligned; waking looks at nothing else.
     unsafe {
-        libc::syscall(libc::SYS_futex, control.wanted.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+        libc::syscall(
+            libc::SYS_futex,
+            control.wanted.as_ptr(),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+        );
     }
 }
 
@@ -235,15 +268,25 @@ impl Shims {
         let stop = Arc::new(AtomicBool::new(false));
         let (list, done) = (Arc::clone(&beating), Arc::clone(&stop));
         // A thread of its own: the reader may be busy for longer than a shim waits.
-        let heart = std::thread::Builder::new().name("gdiag-beat".to_string()).spawn(move || {
-            while !done.load(Ordering::Relaxed) {
-                for mapping in list.lock().map_or_else(|e| e.into_inner().clone(), |l| l.clone()) {
-                    mapping.control().beat.fetch_add(1, Ordering::Release);
+        let heart = std::thread::Builder::new()
+            .name("gdiag-beat".to_string())
+            .spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    for mapping in list
+                        .lock()
+                        .map_or_else(|e| e.into_inner().clone(), |l| l.clone())
+                    {
+                        mapping.control().beat.fetch_add(1, Ordering::Release);
+                    }
+                    std::thread::park_timeout(Duration::from_millis(BEAT_MS));
                 }
-                std::thread::park_timeout(Duration::from_millis(BEAT_MS));
-            }
-        })?;
-        Ok(Shims { shims: Vec::new(), beating, stop, heart: Some(heart) })
+            })?;
+        Ok(Shims {
+            shims: Vec::new(),
+            beating,
+            stop,
+            heart: Some(heart),
+        })
     }
 
     /// Collects from the shim of a process, if it has one and nobody else does.

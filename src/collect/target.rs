@@ -70,7 +70,8 @@ impl Command {
         environment: &[(&str, OsString)],
         mask: &SigSet,
     ) -> Result<Command> {
-        let c = |text: &OsStr| CString::new(text.as_bytes()).context("a NUL byte in the command line");
+        let c =
+            |text: &OsStr| CString::new(text.as_bytes()).context("a NUL byte in the command line");
         let argv = args.iter().map(|a| c(a)).collect::<Result<Vec<_>>>()?;
         let file = c(program.as_os_str())?;
         let mut env: Vec<CString> = Vec::new();
@@ -93,7 +94,8 @@ impl Command {
                 let mut byte = [0];
                 let go = matches!(nix::unistd::read(&start_read, &mut byte), Ok(1));
                 if go {
-                    let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
+                    let _ =
+                        nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
                     // Rust ignores SIGPIPE; the program must not inherit that.
                     // SAFETY: restoring the default disposition installs no handler.
                     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -194,7 +196,13 @@ fn variable(key: &OsStr, value: &OsStr) -> Result<CString> {
 /// A descriptor that becomes readable when the process ends.
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the system call takes two integers and returns a new descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::pid_t::try_from(pid).unwrap_or(-1), 0) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_open,
+            libc::pid_t::try_from(pid).unwrap_or(-1),
+            0,
+        )
+    };
     let fd = i32::try_from(fd).unwrap_or(-1);
     if fd < 0 {
         return Err(io::Error::last_os_error());

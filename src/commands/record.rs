@@ -27,20 +27,34 @@ const FLUSH: Nanos = Nanos::from_secs(1);
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
     let signals = Signals::block()?;
-    let program = options.command.first().map(|name| resolve(name)).transpose()?;
+    let program = options
+        .command
+        .first()
+        .map(|name| resolve(name))
+        .transpose()?;
     let pids = match &options.target {
-        Target::Pids(pids) => pids.iter().map(|pid| check_pid(*pid)).collect::<Result<Vec<_>>>()?,
+        Target::Pids(pids) => pids
+            .iter()
+            .map(|pid| check_pid(*pid))
+            .collect::<Result<Vec<_>>>()?,
         Target::Command | Target::All => Vec::new(),
     };
 
     // Forked before anything starts a thread; it waits until it is watched.
     let launch = options.target == Target::Command;
-    let shim = if launch { shim_to_carry(options)? } else { None };
+    let shim = if launch {
+        shim_to_carry(options)?
+    } else {
+        None
+    };
     let mut command = match &program {
         Some(program) => Some(Command::prepare(
             program,
             &options.command,
-            &shim.as_ref().map(shim_file::ShimFile::environment).unwrap_or_default(),
+            &shim
+                .as_ref()
+                .map(shim_file::ShimFile::environment)
+                .unwrap_or_default(),
             &signals.before,
         )?),
         None => None,
@@ -69,13 +83,23 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         recording.push(event);
     }
     for probe in &meta.missing_probes {
-        say(options, format_args!("this kernel has no {probe}: what it would show is left out"));
+        say(
+            options,
+            format_args!("this kernel has no {probe}: what it would show is left out"),
+        );
     }
     if let Some(command) = &mut command {
         command.go()?;
     }
 
-    let end = watch(options, &signals, &watched, command.as_ref(), &mut session, &mut recording);
+    let end = watch(
+        options,
+        &signals,
+        &watched,
+        command.as_ref(),
+        &mut session,
+        &mut recording,
+    );
     if launch && matches!(end, Ok(End::Asked) | Err(_)) {
         // Its terminal may have told it already; then this does no harm.
         if let Some(command) = &command {
@@ -118,9 +142,7 @@ fn watch(
         let until = deadline.map_or(next_step, |d| d.min(next_step));
         let wait = until.saturating_sub(now).0.div_ceil(1_000_000);
         let mut fds = vec![PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
-        // SAFETY: the session owns the descriptor and lives longer than this call.
-        let ring = unsafe { BorrowedFd::borrow_raw(session.epoll_fd()) };
-        fds.push(PollFd::new(ring, PollFlags::POLLIN));
+        fds.push(PollFd::new(session.epoll_fd(), PollFlags::POLLIN));
         fds.extend(command.map(|c| PollFd::new(c.pidfd(), PollFlags::POLLIN)));
         fds.extend(alive.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         let timeout = PollTimeout::try_from(wait.min(1000)).unwrap_or(PollTimeout::MAX);
@@ -234,7 +256,10 @@ fn finish(
         return Ok(command_status.map_or(status::FAILED_LAUNCHING, target::shell_status));
     }
     if seen.target_threads == 0 {
-        return Err(Error::NothingCaptured { what: "no thread of the target was seen".to_string() }.into());
+        return Err(Error::NothingCaptured {
+            what: "no thread of the target was seen".to_string(),
+        }
+        .into());
     }
     if seen.lost > 0 && options.strict {
         return Err(Error::EventsLost { lost: seen.lost }.into());
@@ -267,9 +292,16 @@ fn check_pid(pid: Pid) -> Result<u32> {
         return Ok(pid.0);
     }
     if let Some(owner) = process::process_of_thread(pid.0) {
-        return Err(Error::IsThread { tid: pid, pid: Pid(owner) }.into());
+        return Err(Error::IsThread {
+            tid: pid,
+            pid: Pid(owner),
+        }
+        .into());
     }
-    let here: Vec<Pid> = process::known_inside_as(pid.0).into_iter().map(Pid).collect();
+    let here: Vec<Pid> = process::known_inside_as(pid.0)
+        .into_iter()
+        .map(Pid)
+        .collect();
     Err(if here.is_empty() {
         Error::NoSuchProcess(pid)
     } else {
@@ -335,7 +367,8 @@ impl Recording {
         if path.is_file() {
             let mut old = path.as_os_str().to_os_string();
             old.push(".old");
-            std::fs::rename(path, &old).with_context(|| format!("cannot keep the old {}", path.display()))?;
+            std::fs::rename(path, &old)
+                .with_context(|| format!("cannot keep the old {}", path.display()))?;
         }
         Ok(Recording {
             writer: Writer::create(path, meta)?,
@@ -396,7 +429,13 @@ struct Signals {
 impl Signals {
     fn block() -> Result<Signals> {
         let mut set = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+        for signal in [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+        ] {
             set.add(signal);
         }
         let mut before = SigSet::empty();

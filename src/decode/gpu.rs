@@ -12,9 +12,9 @@ use zerocopy::FromBytes;
 
 use crate::decode::clock::Clock;
 use crate::event::{
-    Api, ApiCall, ApiDomain, ClockPair, ContextId, CopyKind, CorrelationId, Device, DeviceId, Event,
-    GpuInvalid, GpuOp, Loss, LossSource, MemoryKind, NameId, OpKind, Overhead, OverheadKind, Pid,
-    Shim, ShimState, StreamId, Sync, SyncKind, Task, Tid,
+    Api, ApiCall, ApiDomain, ClockPair, ContextId, CopyKind, CorrelationId, Device, DeviceId,
+    Event, GpuInvalid, GpuOp, Loss, LossSource, MemoryKind, NameId, OpKind, Overhead, OverheadKind,
+    Pid, Shim, ShimState, StreamId, Sync, SyncKind, Task, Tid,
 };
 use crate::intern::Names;
 use crate::units::Nanos;

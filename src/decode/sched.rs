@@ -16,7 +16,9 @@ const SLOT: usize = size_of::<types::gdiag_slot>();
 
 // The enumerators of `bpf/events.h`, as libbpf-cargo generated them.
 use types::{gdiag_ctx as ctx, gdiag_rec_type as rec, gdiag_slot_kind as slot_kind};
-use types::{gdiag_stall_kind as stall_kind, gdiag_sw_flags as sw, gdiag_task_reason as task_reason};
+use types::{
+    gdiag_stall_kind as stall_kind, gdiag_sw_flags as sw, gdiag_task_reason as task_reason,
+};
 
 // The flags of an event keep the kernel side's numbers.
 const _: () = assert!(
@@ -98,9 +100,9 @@ impl Batch {
             rec::GDIAG_REC_TASK => self.record(bytes, |r: types::gdiag_task| {
                 (r.hdr.ts_ns, Record::Task(Box::new(r)))
             })?,
-            rec::GDIAG_REC_EXIT => self.record(bytes, |r: types::gdiag_exit| {
-                (r.hdr.ts_ns, Record::Exit(r))
-            })?,
+            rec::GDIAG_REC_EXIT => {
+                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?
+            }
             rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
             })?,
@@ -187,13 +189,15 @@ fn event(
     sink: &mut dyn FnMut(Event),
 ) -> Event {
     match record {
-        Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => Event::Waking(Waking {
-            ts: Nanos(s.ts_ns),
-            cpu: Cpu(*cpu),
-            wakee: Tid(s.a),
-            waker: Tid(s.b),
-            context: context(s.flags, u32::from(s.state)),
-        }),
+        Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => {
+            Event::Waking(Waking {
+                ts: Nanos(s.ts_ns),
+                cpu: Cpu(*cpu),
+                wakee: Tid(s.a),
+                waker: Tid(s.b),
+                context: context(s.flags, u32::from(s.state)),
+            })
+        }
         Record::Slot(cpu, s) => {
             debug_assert_eq!(u32::from(s.kind), slot_kind::GDIAG_SLOT_SWITCH.0);
             Event::Switch(Switch {

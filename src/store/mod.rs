@@ -38,7 +38,6 @@ mod decode;
 mod encode;
 mod error;
 mod format;
-pub mod intern;
 pub mod meta;
 mod reader;
 mod state;

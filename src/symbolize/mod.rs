@@ -8,7 +8,13 @@ use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::{Addr, MaybeDefault};
 
 /// Frames that every sleeper has on top, and that say nothing.
-const NOISE: [&str; 5] = ["__schedule", "schedule", "preempt_schedule", "__traceiter_sched_switch", "preempt_schedule_common"];
+const NOISE: [&str; 5] = [
+    "__schedule",
+    "schedule",
+    "preempt_schedule",
+    "__traceiter_sched_switch",
+    "preempt_schedule_common",
+];
 
 /// Names of kernel functions, each looked up once.
 #[derive(Debug)]
@@ -21,7 +27,10 @@ pub struct KernelSymbols {
 impl Default for KernelSymbols {
     fn default() -> Self {
         KernelSymbols {
-            symbolizer: Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build(),
+            symbolizer: Symbolizer::builder()
+                .enable_code_info(false)
+                .enable_inlined_fns(false)
+                .build(),
             source: Source::Kernel(Kernel {
                 vmlinux: MaybeDefault::None,
                 ..Kernel::default()
@@ -35,9 +44,16 @@ impl KernelSymbols {
     /// Names of a stack, leaf first, without the scheduler's own frames at the leaf.
     /// An address without a name stays a number.
     pub fn stack(&mut self, ips: &[u64]) -> Vec<&str> {
-        let new: Vec<Addr> = ips.iter().copied().filter(|ip| !self.known.contains_key(ip)).collect();
+        let new: Vec<Addr> = ips
+            .iter()
+            .copied()
+            .filter(|ip| !self.known.contains_key(ip))
+            .collect();
         if !new.is_empty() {
-            let named = self.symbolizer.symbolize(&self.source, Input::AbsAddr(&new)).unwrap_or_default();
+            let named = self
+                .symbolizer
+                .symbolize(&self.source, Input::AbsAddr(&new))
+                .unwrap_or_default();
             for (i, &ip) in new.iter().enumerate() {
                 let name = match named.get(i) {
                     Some(Symbolized::Sym(sym)) => sym.name.to_string(),
