@@ -15,5 +15,6 @@ pub mod cli;
 pub mod commands;
 pub mod error;
 pub mod event;
+pub mod present;
 pub mod store;
 pub mod units;
