@@ -5,6 +5,8 @@ use crate::present::text;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
+/// Lines of one cell in a column of prose.
+const PROSE_LINES: usize = 3;
 /// A column that gives way keeps at least this much.
 const LEAST: usize = 8;
 
@@ -18,6 +20,8 @@ pub enum Column {
     Text(&'static str),
     /// Left-aligned; cut in the middle when the table is too wide.
     Name(&'static str),
+    /// Left-aligned, for the last column; takes up to [`PROSE_LINES`] lines when the table is too wide.
+    Prose(&'static str),
 }
 
 impl Column {
@@ -26,14 +30,15 @@ impl Column {
             Column::Number(title)
             | Column::Word(title)
             | Column::Text(title)
-            | Column::Name(title) => title,
+            | Column::Name(title)
+            | Column::Prose(title) => title,
         }
     }
 
     fn gives_way(self) -> bool {
         match self {
             Column::Number(_) | Column::Word(_) => false,
-            Column::Text(_) | Column::Name(_) => true,
+            Column::Text(_) | Column::Name(_) | Column::Prose(_) => true,
         }
     }
 }
@@ -77,7 +82,27 @@ impl Table {
             .collect();
         std::iter::once(&titles)
             .chain(&self.rows)
-            .map(|cells| self.line(cells, &widths))
+            .flat_map(|cells| self.row_lines(cells, &widths))
+            .collect()
+    }
+
+    fn row_lines(&self, cells: &[String], widths: &[usize]) -> Vec<String> {
+        let mut first = cells.to_vec();
+        let mut more = Vec::new();
+        if let (Some(Column::Prose(_)), Some(&width)) = (self.columns.last(), widths.last()) {
+            if let Some(cell) = first.get_mut(widths.len() - 1) {
+                let mut lines = text::wrap_within(cell, width, PROSE_LINES).into_iter();
+                *cell = lines.next().unwrap_or_default();
+                more.extend(lines);
+            }
+        }
+        let continued = more.into_iter().map(|text| {
+            let mut cells = vec![String::new(); widths.len() - 1];
+            cells.push(text);
+            self.line(&cells, widths)
+        });
+        std::iter::once(self.line(&first, widths))
+            .chain(continued)
             .collect()
     }
 
@@ -86,7 +111,9 @@ impl Table {
         for (i, (column, &width)) in self.columns.iter().zip(widths).enumerate() {
             let cell = cells.get(i).map_or("", String::as_str);
             let cell = match column {
-                Column::Number(_) | Column::Word(_) | Column::Text(_) => text::cut_end(cell, width),
+                Column::Number(_) | Column::Word(_) | Column::Text(_) | Column::Prose(_) => {
+                    text::cut_end(cell, width)
+                }
                 Column::Name(_) => text::cut_middle(cell, width),
             };
             // Padding is our own work: `format!` counts characters, not columns.
@@ -96,8 +123,8 @@ impl Table {
             }
             match column {
                 Column::Number(_) => line.extend([padding.as_str(), &cell]),
-                Column::Word(_) | Column::Text(_) | Column::Name(_) => {
-                    line.extend([&cell, padding.as_str()])
+                Column::Word(_) | Column::Text(_) | Column::Name(_) | Column::Prose(_) => {
+                    line.extend([&cell, padding.as_str()]);
                 }
             }
         }
@@ -201,6 +228,25 @@ mod tests {
     fn the_widest_column_gives_way_first() {
         let lines = sample().lines(60);
         assert!(lines[2].contains("python3 4711/4712"), "{lines:?}");
+    }
+
+    #[test]
+    fn prose_goes_on_below_before_it_is_cut() {
+        let mut table = Table::new(&[Column::Number("N"), Column::Prose("WHAT")]);
+        table.row(["1".into(), "stress-ng 9001 ran".into()]);
+        table.row(["2".into(), "a b c d e f g h i j k l m n o p q r s t".into()]);
+        assert_eq!(
+            table.lines(13),
+            [
+                "N  WHAT      ",
+                "1  stress-ng ",
+                "   9001 ran  ",
+                "2  a b c d e ",
+                "   f g h i j ",
+                "   k l m n..."
+            ]
+        );
+        assert_eq!(table.lines(80).len(), 3);
     }
 
     #[test]

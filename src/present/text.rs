@@ -123,13 +123,34 @@ fn suffix(text: &str, columns: usize) -> &str {
     &text[best..]
 }
 
+/// Words of `text`; a number keeps its unit: `2.90 s`, `31.0 %`.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    const UNITS: [&str; 9] = ["%", "ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB"];
+    let mut rest = text.trim_start_matches(' ');
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut end = rest.find(' ').unwrap_or(rest.len());
+        if rest[..end].ends_with(|c: char| c.is_ascii_digit()) {
+            let after = rest[end..].strip_prefix(' ').unwrap_or_default();
+            let next = after.split(' ').next().unwrap_or_default();
+            if UNITS.contains(&next.trim_end_matches([',', '.', ';', ':', ')'])) {
+                end += 1 + next.len();
+            }
+        }
+        let word = &rest[..end];
+        rest = rest[end..].trim_start_matches(' ');
+        Some(word)
+    })
+}
+
 /// `text` as lines of at most `columns`, broken between words; longer words are broken anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(4);
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let mut word = word;
+    for mut word in words(text) {
         loop {
             let gap = usize::from(!line.is_empty());
             if fits(word, columns.saturating_sub(width(&line) + gap)) {
@@ -154,6 +175,22 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     }
     if !line.is_empty() || lines.is_empty() {
         lines.push(line);
+    }
+    lines
+}
+
+/// Like [`wrap`], with dots where it would take more than `most` lines. Text that fits one line is left alone.
+pub fn wrap_within(text: &str, columns: usize, most: usize) -> Vec<String> {
+    if fits(text, columns) {
+        return vec![text.to_string()];
+    }
+    let mut lines = wrap(text, columns);
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some(last) = lines.last_mut() {
+            let room = columns.saturating_sub(DOTS.len());
+            *last = format!("{}{DOTS}", prefix(last, room).trim_end());
+        }
     }
     lines
 }
@@ -229,6 +266,11 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("abcdefghij k", 4), ["abcd", "efgh", "ij k"]);
         assert_eq!(wrap("", 10), [""]);
+        assert_eq!(wrap("  a   b ", 10), ["a b"]);
+        assert_eq!(
+            wrap("took 2.90 s, 31.0 % of it", 9),
+            ["took", "2.90 s,", "31.0 % of", "it"]
+        );
         assert_eq!(wrap("訓練訓練", 5), ["訓練", "訓練"]);
     }
 
