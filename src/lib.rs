@@ -19,6 +19,7 @@ pub mod error;
 pub mod event;
 pub mod intern;
 pub mod pipeline;
+pub mod present;
 pub mod store;
 pub mod symbolize;
 pub mod units;
