@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each tracer adds to a launch: bare, a counting CUPTI tool, gdiag, torch.profiler and nsys in one run.
 
-  launch_cost.py [--rounds 5] [--launches 300000] [--torch-calls 60000]
+  launch_cost.py [--rounds 5] [--launches 300000] [--torch-calls 40000]
 
 GDIAG names the binary (default: target/release/gdiag). Every round runs every tool once, in random order; what a tool
 adds is the median over the rounds of its difference to the bare run of the same round. Three loads:
@@ -60,7 +60,7 @@ def last_json(text):
     return None
 
 
-def run(command, env, log, timeout=90):
+def run(command, env, log, timeout=60):
     """The JSON that the load printed, or None; what was said goes to the log."""
     t0 = time.monotonic()
     try:
@@ -88,8 +88,8 @@ def main():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     args.add_argument("--rounds", type=int, default=5)
     args.add_argument("--launches", type=int, default=300000)
-    args.add_argument("--torch-calls", type=int, default=60000)
-    args.add_argument("--seconds", type=int, default=420, help="start no new round after this long")
+    args.add_argument("--torch-calls", type=int, default=40000)
+    args.add_argument("--seconds", type=int, default=400, help="start nothing new after this long")
     args = args.parse_args()
     if not os.access(GDIAG, os.X_OK):
         sys.exit(f"{GDIAG}: no such program; set GDIAG")
@@ -117,7 +117,7 @@ def main():
         jobs.append((load, "gdiag", record + command, {}))
         if shims:
             jobs.append((load, "dormant", command, {"CUDA_INJECTION64_PATH": shims[0]}))
-        if nsys and load != "pinned":
+        if nsys and load == "free":
             jobs.append((load, "nsys", trace + command, {}))
     jobs.append(("torch", "profiler cuda", torch + ["cuda"], {}))
     jobs.append(("torch", "profiler cpu+cuda", torch + ["both"], {}))
@@ -125,16 +125,17 @@ def main():
     rows, quality, t0 = {}, [], time.monotonic()
     with open(out + "/launch_cost.log", "w") as log:
         for r in range(args.rounds):
-            if r and time.monotonic() - t0 > args.seconds:
-                say(f"out of time after {r} rounds")
-                break
             random.shuffle(jobs)
             done = {}
-            for load, tool, command, env in jobs:
+            for job in list(jobs):
+                load, tool, command, env = job
+                if time.monotonic() - t0 > args.seconds:
+                    break
                 result = run(command, env, log)
                 log.flush()
                 if result is None:
-                    say(f"round {r + 1}: {load} {tool} did not run; see launch_cost.log")
+                    say(f"round {r + 1}: {load} {tool} did not run, and is left out from now on; see launch_cost.log")
+                    jobs.remove(job)
                     continue
                 done[load, tool] = result
                 if tool == "gdiag":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure launch costs, leads, gaps and wait latencies of the GPU here, for the simulated GPU to replay.
 
-  leads.py [--scale N]      N divides the repetitions
+  leads.py [--scale N]      N, 1 to 10, divides the repetitions
 
 Runs leads.c with spinning and with blocking waits. Writes into $OUT (or target/gpu):
   leads.rs    one `pub const NAME: [i32; 101]` for each distribution: minimum, 1 %, … , maximum, in ns
@@ -51,7 +51,7 @@ def rust(rows, machine):
 
 def main():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    args.add_argument("--scale", type=int, default=1)
+    args.add_argument("--scale", type=int, default=1, choices=range(1, 11), metavar="N")
     args = args.parse_args()
     out = toolkit.out_dir()
     program = toolkit.build("leads.c", os.path.join(tempfile.mkdtemp(prefix="leads-"), "leads"))
