@@ -134,8 +134,9 @@ def main():
                 result = run(command, env, log)
                 log.flush()
                 if result is None:
-                    say(f"round {r + 1}: {load} {tool} did not run, and is left out from now on; see launch_cost.log")
-                    jobs.remove(job)
+                    say(f"round {r + 1}: {load} {tool} did not run; see launch_cost.log")
+                    if (load, tool) not in rows:
+                        jobs.remove(job)
                     continue
                 done[load, tool] = result
                 if tool == "gdiag":
