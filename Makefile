@@ -58,7 +58,7 @@ lint:
 .PHONY: bench
 bench: all
 	@sh tests/setup.sh bench
-	$(SUDO) tests/bench/overhead.sh
+	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
 
 # As root after a plain `make`: nothing is built here unless it is missing.
 .PHONY: install

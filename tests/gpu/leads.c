@@ -3,7 +3,7 @@
  * simulated GPU imitates: launch calls, leads, gaps between queued operations,
  * copies, event waits, host functions and the return of synchronising calls.
  *
- *   leads [spin|block] [SCALE]    how a synchronising call waits; SCALE divides the repetitions
+ *   leads [spin|block] [SCALE]    how a synchronising call waits; SCALE (1 to 10) divides the repetitions
  *
  * Times come from the CUPTI records of the calls and operations, joined by
  * correlation id: what gdiag itself would see. The "bare" rows are taken by
@@ -622,7 +622,7 @@ int main(int argc, char **argv)
 	CUdevice dev;
 
 	if (argc > 2)
-		scale = atoi(argv[2]) > 0 ? atoi(argv[2]) : 1;
+		scale = atoi(argv[2]) > 0 && atoi(argv[2]) <= 10 ? atoi(argv[2]) : 1;
 	ops = malloc(MAX_RECORDS * sizeof(*ops));
 	calls = malloc(MAX_RECORDS * sizeof(*calls));
 	pageable_mem = malloc(COPY_MAX);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measure launch costs, leads, gaps and wait latencies of the GPU here, for the simulated GPU to replay.
 
-  leads.py [--scale N]      N divides the repetitions
+  leads.py [--scale N]      N, 1 to 10, divides the repetitions
 
 Runs leads.c with spinning and with blocking waits. Writes into $OUT (or target/gpu):
-  leads.rs    one `pub const NAME: [i64; 101]` for each distribution: minimum, 1 %, … , maximum, in ns
+  leads.rs    one `pub const NAME: [i32; 101]` for each distribution: minimum, 1 %, … , maximum, in ns
   leads.json  the same, with counts
 and prints a table last. Rows of the blocking run are named `block_…` and kept only where waiting matters.
 """
@@ -41,7 +41,7 @@ def measure(program, mode, scale):
 def rust(rows, machine):
     text = f"// Measured by tests/gpu/leads.py: {machine}\n// Quantiles 0 %, 1 %, … 100 %, in ns.\n"
     for name, row in rows.items():
-        text += f"\n/// {row['count']} samples.\npub const {name.upper()}_NS: [i64; 101] = [\n"
+        text += f"\n/// {row['count']} samples.\npub const {name.upper()}_NS: [i32; 101] = [\n"
         q = [str(v) for v in row["quantiles_ns"]]
         for i in range(0, 101, 10):
             text += "    " + ", ".join(q[i : i + 10]) + ",\n"
@@ -51,7 +51,7 @@ def rust(rows, machine):
 
 def main():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    args.add_argument("--scale", type=int, default=1)
+    args.add_argument("--scale", type=int, default=1, choices=range(1, 11), metavar="N")
     args = args.parse_args()
     out = toolkit.out_dir()
     program = toolkit.build("leads.c", os.path.join(tempfile.mkdtemp(prefix="leads-"), "leads"))

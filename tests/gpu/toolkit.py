@@ -37,13 +37,12 @@ def include_flags():
     return ["-I" + os.path.dirname(first("cuda.h", cuda)), "-I" + os.path.dirname(first("cupti.h", cupti))]
 
 
-def libcuda():
-    """The driver's library, or the stub that has its name."""
-    for line in subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout.splitlines():
-        if "libcuda.so.1 " in line and "x86-64" in line:
-            return line.split("=>")[1].strip()
+def libcuda_flags():
+    """Links the stub of the driver's library where there is one: it has the right name and no needs of its own."""
     stubs = [f"{r}/{d}/stubs/libcuda.so" for r in roots() for d in ("lib64", "targets/x86_64-linux/lib")]
-    return first("libcuda.so.1", ["/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"] + stubs)
+    real = ["/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"]
+    rpaths = [f"-Wl,-rpath,{os.path.dirname(path)}" for path in real[:1] if os.path.exists(path)]
+    return [first("libcuda.so.1", stubs + real), *rpaths]
 
 
 def build(source, out, cupti=True, shared=False):
@@ -52,7 +51,7 @@ def build(source, out, cupti=True, shared=False):
     if shared:
         cmd += ["-shared", "-fPIC"]
     else:
-        cmd.append(libcuda())
+        cmd += libcuda_flags()
     if cupti:
         lib = first("libcupti", [cupti_dir() + "/libcupti.so", cupti_dir() + "/libcupti.so.*"])
         cmd += [lib, "-Wl,-rpath," + cupti_dir()]
