@@ -423,10 +423,10 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 		slot->maj_flt = saturate((u32)prev->maj_flt - p->maj_flt);
 		if (prev->flags & PF_EXITING)
 			flags |= GDIAG_SW_EXITING;
-		if (BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait))
+		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
 			flags |= GDIAG_SW_IOWAIT;
 		if (bpf_core_field_exists(prev->in_memstall) &&
-		    BPF_CORE_READ_BITFIELD_PROBED(prev, in_memstall))
+		    BPF_CORE_READ_BITFIELD(prev, in_memstall))
 			flags |= GDIAG_SW_MEMSTALL;
 		if (state == 0) {
 			if (is_throttled(prev))

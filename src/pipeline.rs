@@ -38,6 +38,8 @@ pub struct Session {
     lookup: Resolver,
     /// Shims that cannot be used, so that each is told once.
     refused: HashSet<Pid>,
+    /// Threads of the target that have not ended.
+    alive: HashSet<Tid>,
     /// What a person should know about this recording.
     pub warnings: Vec<String>,
     pub seen: Seen,
@@ -65,6 +67,7 @@ impl Session {
             names: Names::default(),
             lookup: Resolver::default(),
             refused: HashSet::new(),
+            alive: HashSet::new(),
             warnings: Vec::new(),
             seen: Seen::default(),
         };
@@ -79,6 +82,11 @@ impl Session {
     /// Becomes readable when there is much to read, or something urgent.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.bpf.epoll_fd()
+    }
+
+    /// Whether anything of the target still runs, as far as has been read.
+    pub fn targets_alive(&self) -> bool {
+        !self.alive.is_empty()
     }
 
     /// What this kernel cannot tell.
@@ -145,15 +153,20 @@ impl Session {
 
     fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         let limit = self.bpf.read()?;
-        let (gpu, seen) = (&mut self.gpu, &mut self.seen);
+        let (gpu, seen, alive) = (&mut self.gpu, &mut self.seen, &mut self.alive);
         self.bpf
             .batch()
             .take_until(limit, &mut self.names, &mut self.lookup, &mut |event| {
-                if let Event::Task(task) = &event {
-                    if task.target {
+                match &event {
+                    Event::Task(task) if task.target => {
                         seen.target_threads += 1;
+                        alive.insert(task.tid);
                         gpu.task(task);
                     }
+                    Event::Exit(exit) => {
+                        alive.remove(&exit.tid);
+                    }
+                    _ => {}
                 }
                 sink(event);
             });

@@ -51,6 +51,7 @@ pub fn install(dir: &Path) -> Result<PathBuf> {
 pub struct ShimFile {
     dir: PathBuf,
     path: PathBuf,
+    keep: bool,
 }
 
 impl ShimFile {
@@ -62,8 +63,13 @@ impl ShimFile {
             .with_context(|| format!("cannot make a directory in {}", base.display()))?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("cannot open {} to the command", dir.display()))?;
-        let path = install(&dir)?;
-        Ok(ShimFile { dir, path })
+        let mut file = ShimFile {
+            path: dir.join(FILE_NAME),
+            dir,
+            keep: false,
+        };
+        file.path = install(&file.dir)?;
+        Ok(file)
     }
 
     /// What makes a launched program load it and collect from `cuInit` on.
@@ -74,10 +80,16 @@ impl ShimFile {
         ]
     }
 
-    /// Deletes it, unless the command or a child of it may still want to load it: the driver
-    /// looks for it when a process first uses CUDA, whenever that is.
-    pub fn remove_unless_needed(self, everyone_gone: bool) {
-        if everyone_gone {
+    /// Leaves it where it is: a process that carries its path may still want to load it, since
+    /// the driver looks for it when the process first uses CUDA, whenever that is.
+    pub fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for ShimFile {
+    fn drop(&mut self) {
+        if !self.keep {
             let _ = fs::remove_file(&self.path);
             let _ = fs::remove_dir(&self.dir);
         }
@@ -104,16 +116,16 @@ mod tests {
     }
 
     #[test]
-    fn the_temporary_copy_goes_away_only_when_nobody_needs_it() {
+    fn the_temporary_copy_goes_away_unless_it_is_kept() {
         let kept = ShimFile::write_temporary().unwrap();
-        let path = kept.path.clone();
-        kept.remove_unless_needed(false);
-        assert!(path.exists());
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        let dir = kept.dir.clone();
+        kept.keep();
+        assert!(dir.join(FILE_NAME).exists());
+        fs::remove_dir_all(dir).unwrap();
 
         let gone = ShimFile::write_temporary().unwrap();
         let dir = gone.dir.clone();
-        gone.remove_unless_needed(true);
+        drop(gone);
         assert!(!dir.exists());
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{access, execve, fork, pipe2, AccessFlags, ForkResult};
 use nix::{errno::Errno, fcntl::OFlag};
 
@@ -158,14 +158,17 @@ impl Command {
         nix::unistd::Pid::from_raw(i32::try_from(self.pid).unwrap_or(i32::MAX))
     }
 
-    /// Its status in the encoding of wait(2), once it has ended.
-    pub fn try_wait(&self) -> Option<i32> {
-        match waitpid(self.raw(), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, code)) => Some(code << 8),
-            Ok(WaitStatus::Signaled(_, signal, core)) => {
-                Some(signal as i32 | if core { 0x80 } else { 0 })
+    /// Waits for its end; the status is in the encoding of wait(2).
+    pub fn wait(&self) -> Result<i32> {
+        loop {
+            match waitpid(self.raw(), None) {
+                Ok(WaitStatus::Exited(_, code)) => return Ok(code << 8),
+                Ok(WaitStatus::Signaled(_, signal, core)) => {
+                    return Ok(signal as i32 | if core { 0x80 } else { 0 })
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e).context("cannot wait for the command"),
             }
-            _ => None,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
 use crate::collect::{clock, process, shim_file};
-use crate::error::{status, Error};
+use crate::error::{self, status, Error};
 use crate::event::{Event, Pid};
 use crate::pipeline::{Session, STEP};
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
@@ -92,26 +92,38 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         command.go()?;
     }
 
-    let end = watch(
+    let result = watch(
         options,
         &signals,
         &watched,
         command.as_ref(),
         &mut session,
         &mut recording,
-    );
-    if launch && matches!(end, Ok(End::Asked) | Err(_)) {
-        // Its terminal may have told it already; then this does no harm.
-        if let Some(command) = &command {
-            command.signal(Signal::SIGTERM);
+    )
+    .and_then(|end| {
+        session.finish(&mut |event| recording.push(&event))?;
+        Ok(end)
+    });
+    if let Some(shim) = shim.filter(|_| session.targets_alive()) {
+        shim.keep();
+    }
+    let running = command.as_ref().filter(|_| launch);
+    match result.and_then(|end| finish(options, &meta, session, recording, end)) {
+        Ok(status) => match running {
+            // Also when the recording ended before the command did: gdiag stands in for it.
+            Some(command) if status == status::DONE => Ok(target::shell_status(command.wait()?)),
+            _ => Ok(status),
+        },
+        Err(failure) => {
+            if let Some(command) = running {
+                // The job matters more than the recording of it.
+                let _ = io::stderr().write_all(error::render(&failure).as_bytes());
+                command.wait()?;
+                return Ok(error::exit_status(&failure, true));
+            }
+            Err(failure)
         }
     }
-    let end = end?;
-    session.finish(&mut |event| recording.push(&event))?;
-    if let Some(shim) = shim {
-        shim.remove_unless_needed(end == End::CommandEnded);
-    }
-    finish(options, &meta, session, recording, end, command.as_ref())
 }
 
 /// Why a recording ended.
@@ -165,11 +177,17 @@ fn watch(
         recording.check()?;
 
         let mut asked = false;
-        while let Some(signal) = signals.next() {
+        while let Some((signal, from_terminal)) = signals.next() {
             match signal {
                 Signal::SIGUSR1 => interim_report(recording, &options.output),
                 Signal::SIGUSR2 => {}
-                _ => asked = true,
+                _ => {
+                    asked = true;
+                    // A terminal tells its whole foreground group, the command included.
+                    if let Some(command) = command.filter(|_| !from_terminal) {
+                        command.signal(signal);
+                    }
+                }
             }
         }
         if asked {
@@ -197,21 +215,15 @@ fn watch(
     }
 }
 
+/// Closes the file and says what is in it. The result is gdiag's own exit status.
 fn finish(
     options: &RecordOptions,
     meta: &Meta,
     mut session: Session,
     recording: Recording,
     end: End,
-    command: Option<&Command>,
 ) -> Result<u8> {
     let now = clock::monotonic();
-    let launch = options.target == Target::Command;
-    let command_status = command.filter(|_| launch).and_then(|command| match end {
-        End::CommandEnded => wait_for(command),
-        // Stopped early: the command goes on, or has been asked to end.
-        End::Asked | End::Duration | End::TargetsEnded => command.try_wait(),
-    });
     let seen = session.seen;
     if seen.shims == 0 || seen.gpu_operations == 0 {
         let why = if seen.shims == 0 {
@@ -232,7 +244,6 @@ fn finish(
         end_mono_ns: now.0,
         gpu_source,
         warnings: warnings.clone(),
-        command_status,
         ..Summary::default()
     })?;
     for warning in &warnings {
@@ -249,17 +260,15 @@ fn finish(
             Count(seen.lost)
         );
     }
-    if launch && end == End::CommandEnded {
-        if seen.lost > 0 && options.strict {
-            return Err(Error::EventsLost { lost: seen.lost }.into());
-        }
-        return Ok(command_status.map_or(status::FAILED_LAUNCHING, target::shell_status));
+    if options.target == Target::Command && end != End::CommandEnded && !options.quiet {
+        let _ = writeln!(
+            io::stderr(),
+            "gdiag: the recording has ended, the command runs on"
+        );
     }
     if seen.target_threads == 0 {
-        return Err(Error::NothingCaptured {
-            what: "no thread of the target was seen".to_string(),
-        }
-        .into());
+        let what = "no thread of the target was seen".to_string();
+        return Err(Error::NothingCaptured { what }.into());
     }
     if seen.lost > 0 && options.strict {
         return Err(Error::EventsLost { lost: seen.lost }.into());
@@ -271,16 +280,6 @@ fn say(options: &RecordOptions, text: std::fmt::Arguments<'_>) {
     if !options.quiet {
         let _ = writeln!(io::stderr(), "gdiag: warning: {text}");
     }
-}
-
-/// The pidfd said that it has ended, so this does not block.
-fn wait_for(command: &Command) -> Option<i32> {
-    (0..100).find_map(|_| {
-        command.try_wait().or_else(|| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            None
-        })
-    })
 }
 
 fn resolve(name: &OsString) -> Result<PathBuf> {
@@ -446,9 +445,11 @@ impl Signals {
         Ok(Signals { fd, set, before })
     }
 
-    fn next(&self) -> Option<Signal> {
+    /// The next signal, and whether a key on the terminal sent it.
+    fn next(&self) -> Option<(Signal, bool)> {
         let info = self.fd.read_signal().ok().flatten()?;
-        Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()
+        let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
+        Some((signal, info.ssi_code == libc::SI_KERNEL))
     }
 
     fn restore(&self) {
