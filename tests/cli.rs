@@ -55,15 +55,30 @@ fn help_and_version_are_results() {
 }
 
 #[test]
-fn a_failure_is_one_line_and_perhaps_a_hint() {
+fn a_failure_is_one_line_and_a_hint() {
     let output = gdiag(&["report", "-i", "/nonexistent/gdiag.data"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout(&output), "");
     let stderr = stderr(&output);
     let lines: Vec<&str> = stderr.lines().collect();
-    assert!(lines[0].starts_with("gdiag: "), "{stderr}");
+    assert_eq!(lines.len(), 2, "{stderr}");
     assert!(
-        lines[1..].iter().all(|line| line.starts_with("hint: ")) && lines.len() <= 2,
+        lines[0].starts_with("gdiag: cannot open recording '/nonexistent/gdiag.data': "),
         "{stderr}"
+    );
+    assert!(lines[1].starts_with("hint: record one"), "{stderr}");
+}
+
+#[test]
+fn a_file_that_is_no_recording_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("notes.txt");
+    std::fs::write(&file, "milk, bread\n").unwrap();
+    let output = gdiag(&["report", "-i", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("is not a gdiag recording"),
+        "{}",
+        stderr(&output)
     );
 }
