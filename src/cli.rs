@@ -17,9 +17,9 @@ use crate::units::Nanos;
 pub const DEFAULT_FILE: &str = "gdiag.data";
 
 /// Two columns of a help text: examples and what they do, statuses and what they mean.
-pub type Table = &'static [(&'static str, &'static str)];
+pub type Pairs = &'static [(&'static str, &'static str)];
 
-pub const EXAMPLES: Table = &[
+pub const EXAMPLES: Pairs = &[
     (
         "gdiag record -- python3 train.py",
         "record a program from its start",
@@ -31,7 +31,7 @@ pub const EXAMPLES: Table = &[
     ),
 ];
 
-pub const RECORD_EXAMPLES: Table = &[
+pub const RECORD_EXAMPLES: Pairs = &[
     (
         "gdiag record -- python3 train.py",
         "a program and its children, from the start",
@@ -54,7 +54,7 @@ pub const RECORD_EXAMPLES: Table = &[
     ),
 ];
 
-pub const REPORT_EXAMPLES: Table = &[
+pub const REPORT_EXAMPLES: Pairs = &[
     ("gdiag report", "explain gdiag.data"),
     (
         "gdiag report -i node.data --gpu 1",
@@ -67,13 +67,13 @@ pub const REPORT_EXAMPLES: Table = &[
     ("gdiag report --json | jq .quality", "JSON for scripts"),
 ];
 
-pub const SHIM_EXAMPLES: Table = &[(
+pub const SHIM_EXAMPLES: Pairs = &[(
     "gdiag shim install /opt/gdiag",
     "write the library, and print what to set",
 )];
 
 /// Exit status of every subcommand.
-pub const EXIT_STATUS: Table = &[
+pub const EXIT_STATUS: Pairs = &[
     ("0", "done; also when the reader of the output went away"),
     (
         "1",
@@ -83,7 +83,7 @@ pub const EXIT_STATUS: Table = &[
 ];
 
 /// What `record` adds: it can fail in more ways, and lend the status of a launched command.
-pub const RECORD_EXIT_STATUS: Table = &[
+pub const RECORD_EXIT_STATUS: Pairs = &[
     ("3", "ran, but captured nothing: the target was never seen"),
     ("4", "events were lost, and --strict was given"),
     ("77", "this kernel or these privileges cannot do it"),
@@ -100,7 +100,7 @@ pub const RECORD_EXIT_STATUS: Table = &[
 ];
 
 /// The help text of a subcommand after its options.
-fn after_help(examples: Table, statuses: &[Table]) -> String {
+fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
     let width = examples
         .iter()
         .map(|(example, _)| example.len())

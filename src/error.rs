@@ -1,11 +1,11 @@
 //! The errors that a person can act on: each has one hint and one exit status.
 //!
-//! Everything else travels as plain [`anyhow::Error`] and ends with status 1.
+//! What is wrong with a recording is a [`StoreError`], which brings its own hint. Everything
+//! else travels as plain [`anyhow::Error`]; both end with status 1.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
-
 use crate::event::Pid;
+use crate::store::StoreError;
 
 /// Exit statuses of gdiag, as promised to scripts.
 pub mod status {
@@ -54,29 +54,8 @@ pub enum Error {
     IsThread { tid: Pid, pid: Pid },
 
     /// There is no such process here, but some are known by this number inside their container.
-    #[error("no process has pid {asked} here, but in its own PID namespace {}", known_as(.here))]
+    #[error("no process has pid {asked} here, but inside a PID namespace it is process {}", join(.here, " or "))]
     WrongPidNamespace { asked: Pid, here: Vec<Pid> },
-
-    #[error("there is no recording {}", .path.display())]
-    NoRecording { path: PathBuf },
-
-    #[error("{} is not a gdiag recording", .path.display())]
-    NotARecording { path: PathBuf },
-
-    /// Written by a later gdiag, in a format that this one cannot read.
-    #[error("{} has format {found}, and this gdiag reads up to {known}", .path.display())]
-    NewerRecording {
-        path: PathBuf,
-        found: String,
-        known: String,
-    },
-
-    /// Cut so early that there is nothing to report.
-    #[error("{} was cut before anything useful was written", .path.display())]
-    EmptyRecording { path: PathBuf },
-
-    #[error("cannot write {}: no space left", .path.display())]
-    DiskFull { path: PathBuf },
 
     #[error("{name}: command not found")]
     CommandNotFound { name: String },
@@ -96,7 +75,7 @@ pub enum Error {
     #[error("{lost} events were lost")]
     EventsLost { lost: u64 },
 
-    #[error("there is no GPU {asked} in this recording: it has {}", numbers(.known))]
+    #[error("there is no GPU {asked} in this recording, which has {}", if .known.is_empty() { "none".to_string() } else { join(.known, ", ") })]
     NoSuchGpu { asked: u32, known: Vec<u32> },
 
     /// Whoever read our output went away, as `head` does. Ends quietly.
@@ -118,11 +97,6 @@ impl Error {
             Error::NoSuchProcess(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
-            | Error::NoRecording { .. }
-            | Error::NotARecording { .. }
-            | Error::NewerRecording { .. }
-            | Error::EmptyRecording { .. }
-            | Error::DiskFull { .. }
             | Error::NoSuchGpu { .. } => status::FAILED,
         }
     }
@@ -142,22 +116,7 @@ impl Error {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
             Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
-            Error::WrongPidNamespace { here, .. } => {
-                let pids: Vec<String> = here.iter().map(Pid::to_string).collect();
-                format!("use the pid it has here: -p {}", pids.join(" or -p "))
-            }
-            Error::NoRecording { .. } => {
-                "make one with `gdiag record -- CMD`, or name another with -i FILE".to_string()
-            }
-            Error::NotARecording { .. } => "name a file that `gdiag record` wrote with -i FILE".to_string(),
-            Error::NewerRecording { .. } => "read it with the gdiag that wrote it, or a later one".to_string(),
-            Error::EmptyRecording { .. } => {
-                "record again; end a recording with INT or TERM, and keep an eye on free space".to_string()
-            }
-            Error::DiskFull { path } => format!(
-                "what was recorded so far is kept: `gdiag report -i {}`; make room, or record to another disk with -o FILE",
-                path.display()
-            ),
+            Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
             Error::CommandNotFound { .. } => "check the spelling, or give its path".to_string(),
             Error::CommandNotExecutable { .. } => {
                 "make it executable (chmod +x), or start it with its interpreter".to_string()
@@ -172,21 +131,12 @@ impl Error {
     }
 }
 
-fn known_as(here: &[Pid]) -> String {
-    let pids: Vec<String> = here.iter().map(Pid::to_string).collect();
-    match pids.as_slice() {
-        [one] => format!("process {one} has"),
-        _ => format!("each of {} has", pids.join(", ")),
-    }
-}
-
-fn numbers(known: &[u32]) -> String {
-    let known: Vec<String> = known.iter().map(u32::to_string).collect();
-    if known.is_empty() {
-        "none".to_string()
-    } else {
-        known.join(", ")
-    }
+fn join<T: ToString>(items: &[T], separator: &str) -> String {
+    items
+        .iter()
+        .map(T::to_string)
+        .collect::<Vec<_>>()
+        .join(separator)
 }
 
 /// The first error of the chain that knows its hint and status.
@@ -212,8 +162,16 @@ pub fn render(error: &anyhow::Error) -> String {
     if matches!(known, Some(Error::OutputClosed)) {
         return String::new();
     }
+    let of_store = || {
+        error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<StoreError>())
+    };
+    let hint = known
+        .and_then(Error::hint)
+        .or_else(|| of_store().map(|e| e.hint().to_string()));
     let mut text = format!("gdiag: {error:#}\n");
-    if let Some(hint) = known.and_then(Error::hint) {
+    if let Some(hint) = hint {
         text.push_str(&format!("hint: {hint}\n"));
     }
     text
@@ -245,15 +203,31 @@ mod tests {
 
     #[test]
     fn the_hint_is_found_wherever_the_error_sits_in_the_chain() {
-        let inside = anyhow::Result::<()>::Err(denied().into())
-            .context("cannot start")
-            .unwrap_err();
-        let outside = anyhow::Result::<()>::Err(io::Error::from_raw_os_error(libc::ENOSPC).into())
-            .context(Error::DiskFull { path: "x".into() })
-            .unwrap_err();
+        let inside: anyhow::Result<()> = Err(denied()).context("cannot start");
+        let outside: anyhow::Result<()> = Err(io::Error::from_raw_os_error(libc::ENOENT))
+            .context(Error::CommandNotFound { name: "x".into() });
+        let (inside, outside) = (inside.unwrap_err(), outside.unwrap_err());
         assert_eq!(exit_status(&inside, false), status::CANNOT);
         assert!(render(&inside).contains("cannot start: cannot load BPF"));
-        assert!(render(&outside).contains("hint: what was recorded so far is kept"));
+        assert!(render(&inside).contains("hint: run as root"));
+        assert_eq!(exit_status(&outside, false), status::NOT_FOUND);
+        assert!(render(&outside).contains("hint: check the spelling"));
+    }
+
+    #[test]
+    fn a_recording_that_cannot_be_read_has_the_hint_of_the_store() {
+        let source = io::Error::from_raw_os_error(libc::ENOSPC);
+        let error = anyhow::Error::from(StoreError::Write {
+            path: "gdiag.data".into(),
+            source,
+        });
+        assert_eq!(exit_status(&error, false), status::FAILED);
+        let text = render(&error);
+        assert!(
+            text.starts_with("gdiag: cannot write recording 'gdiag.data': No space left"),
+            "{text}"
+        );
+        assert!(text.contains("\nhint: make room"), "{text}");
     }
 
     #[test]
@@ -291,7 +265,7 @@ mod tests {
         };
         assert_eq!(
             render(&error.into()),
-            "gdiag: no process has pid 7 here, but in its own PID namespace process 4711 has\n\
+            "gdiag: no process has pid 7 here, but inside a PID namespace it is process 4711\n\
              hint: use the pid it has here: -p 4711\n"
         );
     }

@@ -3,6 +3,7 @@
 //! `GDIAG_BLESS=1 cargo test --test assets` writes them anew. Pages come from the clap types,
 //! the vocabulary of causes, and what is written by hand in `man/sections`.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use gdiag::analyse::cause::Cause;
-use gdiag::cli::{self, Cli, Table};
+use gdiag::cli::{self, Cli, Pairs};
 
 /// File names and contents.
 type Files = BTreeMap<String, String>;
@@ -155,7 +156,7 @@ fn page(command: &Command, name: &str) -> String {
     }
     let mut page = String::from_utf8(page).unwrap();
 
-    let (examples, statuses): (Table, &[Table]) = match name {
+    let (examples, statuses): (Pairs, &[Pairs]) = match name {
         "gdiag" => (cli::EXAMPLES, &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS]),
         "gdiag-record" => (
             cli::RECORD_EXAMPLES,
@@ -188,7 +189,7 @@ fn page(command: &Command, name: &str) -> String {
     page
 }
 
-fn definitions(page: &mut String, title: &str, tables: &[Table]) {
+fn definitions(page: &mut String, title: &str, tables: &[Pairs]) {
     let mut rows = tables.iter().copied().flatten().peekable();
     if rows.peek().is_none() {
         return;

@@ -56,6 +56,8 @@ impl DemangleWrite for Bounded {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const FILL: &str =
@@ -121,5 +123,16 @@ mod tests {
         let name = format!("_Z1f{}v", "P".repeat(20_000));
         let name = format!("{name}{}", "St4pairI".repeat(20_000));
         assert_eq!(full(&name), name.as_str());
+    }
+
+    proptest! {
+        /// Check that no name, however broken, does more than stay as it is.
+        #[test]
+        fn any_name_is_shown(tail in "[0-9A-Z_a-z]{0,60}", other in any::<String>()) {
+            for name in [format!("_Z{tail}"), format!("_ZN{tail}E"), other] {
+                prop_assert!(full(&name).len() <= MAX_LEN);
+                prop_assert!(short(&name).len() <= MAX_LEN);
+            }
+        }
     }
 }

@@ -57,18 +57,15 @@ impl Table {
         }
     }
 
-    /// One cell for each column; what is missing stays empty.
+    /// One cell for each column.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.columns.len());
         self.rows.push(
             cells
-                .iter()
-                .map(|cell| text::clean(cell).into_owned())
+                .into_iter()
+                .map(|cell| text::clean(&cell).into_owned())
                 .collect(),
         );
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
     }
 
     /// Title line and rows, at most `width` columns wide as long as the columns that

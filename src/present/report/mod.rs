@@ -123,11 +123,11 @@ fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
     let window = window(gpu);
     let judgement = match (gpu.idle, gpu.busy) {
         (None, _) => match quality.gpu_coverage {
-            Some(coverage) => format!(
+            Some(coverage) if coverage < 1.0 => format!(
                 "idle time unknown, as only {} of the launches came back as GPU records",
                 percent(coverage)
             ),
-            None => "idle time unknown, as its records are not complete".to_string(),
+            Some(_) | None => "idle time unknown, as its records are not complete".to_string(),
         },
         (Some(_), _) if gpu.operations == 0 => "not used by what was recorded".to_string(),
         (Some(_), Some(busy)) if is_busy(gpu) => {
