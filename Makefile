@@ -37,6 +37,7 @@ simgpu: setup
 .PHONY: demo
 demo: all simgpu
 	$(SUDO) $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload demo
+	@$(if $(SUDO),$(SUDO) chown "$$(id -u)" $(TARGET)/demo.data,:)
 	@echo
 	$(GDIAG) report -i $(TARGET)/demo.data
 
