@@ -1,4 +1,5 @@
 //! The recording on disk.
 #![forbid(unsafe_code)]
 
+pub mod intern;
 pub mod meta;
