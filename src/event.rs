@@ -113,9 +113,7 @@ pub enum TaskReason {
     /// It was there at the start, ran instead of a target, or woke one.
     Seen,
     /// Fork or clone by `parent`.
-    New {
-        parent: Tid,
-    },
+    New { parent: Tid },
     Exec,
     Rename,
 }
@@ -506,10 +504,6 @@ mod tests {
     /// Check that an event stays small: millions are moved through the pipeline.
     #[test]
     fn an_event_is_at_most_two_cache_lines() {
-        assert!(
-            std::mem::size_of::<Event>() <= 112,
-            "{}",
-            std::mem::size_of::<Event>()
-        );
+        assert!(std::mem::size_of::<Event>() <= 112, "{}", std::mem::size_of::<Event>());
     }
 }
