@@ -114,7 +114,6 @@ fn context() -> impl Strategy<Value = Context> {
         any::<u16>().prop_map(Context::HardIrq),
         n16().prop_map(Context::SoftIrq),
         Just(Context::Timer),
-        Just(Context::Nmi),
     ]
 }
 
