@@ -31,6 +31,11 @@ id!(/// A process (thread group), in the host's PID namespace. 0 is the kernel's
     Pid(u32));
 id!(/// A thread, in the host's PID namespace. 0 is the idle task of some CPU.
     Tid(u32));
+impl Tid {
+    /// A thread whose number in its own namespace could not be translated.
+    pub const UNKNOWN: Tid = Tid(u32::MAX);
+}
+
 id!(/// A logical CPU.
     Cpu(u16));
 id!(/// A device as CUDA numbers it inside a process; [`Device::uuid`] tells which card that is.
@@ -113,7 +118,9 @@ pub enum TaskReason {
     /// It was there at the start, ran instead of a target, or woke one.
     Seen,
     /// Fork or clone by `parent`.
-    New { parent: Tid },
+    New {
+        parent: Tid,
+    },
     Exec,
     Rename,
 }
@@ -210,7 +217,6 @@ pub enum Context {
     SoftIrq(u16),
     /// The local timer, or another vector without an interrupt number.
     Timer,
-    Nmi,
 }
 
 /// `wakee` was made runnable.
@@ -504,6 +510,10 @@ mod tests {
     /// Check that an event stays small: millions are moved through the pipeline.
     #[test]
     fn an_event_is_at_most_two_cache_lines() {
-        assert!(std::mem::size_of::<Event>() <= 112, "{}", std::mem::size_of::<Event>());
+        assert!(
+            std::mem::size_of::<Event>() <= 112,
+            "{}",
+            std::mem::size_of::<Event>()
+        );
     }
 }

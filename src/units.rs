@@ -109,7 +109,9 @@ impl FromStr for Nanos {
     /// `10s`, `250ms`, `20us`, `500ns`, `2m`, `1.5s`.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let bad = || format!("'{s}' is not a duration: write it as 10s, 250ms, 20us or 2m");
-        let split = s.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let split = s
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(bad)?;
         let (number, unit) = s.split_at(split);
         let scale = match unit {
             "ns" => 1.0,

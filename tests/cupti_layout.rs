@@ -65,10 +65,16 @@ fn kinds_have_the_numbers_of_the_headers() {
         (activity::MEMSET, Kind::CUPTI_ACTIVITY_KIND_MEMSET),
         (activity::DRIVER, Kind::CUPTI_ACTIVITY_KIND_DRIVER),
         (activity::RUNTIME, Kind::CUPTI_ACTIVITY_KIND_RUNTIME),
-        (activity::CONCURRENT_KERNEL, Kind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
+        (
+            activity::CONCURRENT_KERNEL,
+            Kind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+        ),
         (activity::OVERHEAD, Kind::CUPTI_ACTIVITY_KIND_OVERHEAD),
         (activity::MEMCPY2, Kind::CUPTI_ACTIVITY_KIND_MEMCPY2),
-        (activity::SYNCHRONIZATION, Kind::CUPTI_ACTIVITY_KIND_SYNCHRONIZATION),
+        (
+            activity::SYNCHRONIZATION,
+            Kind::CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+        ),
         (activity::GRAPH_TRACE, Kind::CUPTI_ACTIVITY_KIND_GRAPH_TRACE),
     ] {
         assert_eq!(ours, theirs as u32);

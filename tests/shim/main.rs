@@ -1,5 +1,6 @@
 //! The whole shim in a real process, on the simulated GPU, seen as gdiag sees it: through
 //! `/proc/PID/map_files`. Needs `make simgpu`, or `GDIAG_SIMGPU` with its directory, and root.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod program;
 mod support;

@@ -17,7 +17,8 @@ unsafe impl Send for Cuda {}
 
 macro_rules! driver {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
-        #[allow(non_snake_case)]
+        // Names and arguments are the driver's.
+        #[allow(non_snake_case, clippy::too_many_arguments)]
         impl Cuda {
             $(fn $name(self, $($arg: $type),*) -> c_uint {
                 let symbol = CString::new(stringify!($name)).unwrap();

@@ -5,7 +5,7 @@ use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,10 +33,8 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Directory of the simulated libcuda; says why when there is none.
 fn simgpu() -> Option<PathBuf> {
-    let dir = env::var_os("GDIAG_SIMGPU").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/simgpu")),
-        PathBuf::from,
-    );
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let dir = env::var_os("GDIAG_SIMGPU").map_or_else(|| target.join("simgpu"), PathBuf::from);
     if dir.join("libcuda.so.1").exists() {
         return Some(dir);
     }
