@@ -67,8 +67,9 @@ pub fn draw(table: &Quantiles, at: u64) -> i64 {
     let index = (scaled >> 64) as usize;
     let fraction = (scaled & u128::from(u64::MAX)) >> 32;
     let low = i64::from(table[index]);
-    let high = i64::from(table[index + 1]);
-    low + (((high - low) as i128 * fraction as i128) >> 32) as i64
+    // Both factors have at most 32 bits.
+    let rise = u64::from(table[index + 1].abs_diff(table[index]));
+    low + ((u128::from(rise) * fraction) >> 32) as i64
 }
 
 /// A deterministic draw: number `n` of the sequence that `seed` starts.

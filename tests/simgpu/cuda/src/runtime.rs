@@ -190,16 +190,17 @@ impl Runtime {
         self.draw(&leads::SUCCESSION).max(0) as u64
     }
 
-    /// Hands an operation to the device now; `doorbell` is filled in. `None`: no such stream.
-    pub fn submit(&self, mut submission: Submission) -> Option<Finish> {
+    /// Hands an operation to the device now; `doorbell` is filled in and returned. `None`: no such stream.
+    pub fn submit(&self, mut submission: Submission) -> Option<(Finish, u64)> {
         let mut settled = Vec::new();
         let mut simulation = self.simulation();
         // Read under the lock, so that doorbells ring in the order of submission.
-        submission.doorbell = now();
+        let doorbell = now();
+        submission.doorbell = doorbell;
         let finish = simulation.submit(submission, &mut settled);
         drop(simulation);
         self.settle(&settled);
-        finish
+        finish.map(|finish| (finish, doorbell))
     }
 
     /// Tells libcupti. Never under the simulation's lock: libcupti has one of its own.

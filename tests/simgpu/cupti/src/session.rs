@@ -306,16 +306,9 @@ fn deliver(_delivery: &MutexGuard<'_, ()>, complete: Option<Complete>, buffers: 
     let Some(complete) = complete else { return };
     for buffer in buffers {
         IN_CALLBACK.set(true);
+        let (start, size, used) = (buffer.start, buffer.size, buffer.used);
         // SAFETY: the registered callback gets its own buffer back.
-        unsafe {
-            complete(
-                std::ptr::null_mut(),
-                0,
-                buffer.start,
-                buffer.size,
-                buffer.used,
-            )
-        };
+        unsafe { complete(std::ptr::null_mut(), 0, start, size, used) };
         IN_CALLBACK.set(false);
     }
 }

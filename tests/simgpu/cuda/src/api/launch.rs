@@ -168,17 +168,18 @@ pub fn enqueue(
     };
     // The device learns of the work at the end of the call: a thread that loses its CPU before is late.
     spin_until(start + cost.saturating_sub(AFTER_DOORBELL_NS));
-    let finish = runtime.submit(Submission {
+    let (finish, doorbell) = runtime.submit(Submission {
         stream: target.handle,
         work,
         slot,
         call_start: call.start,
         doorbell: 0,
-        lead: runtime.lead() + AFTER_DOORBELL_NS.min(cost) as i64,
+        lead: runtime.lead() + AFTER_DOORBELL_NS as i64,
         succession: runtime.succession(),
-    });
-    spin_until(start + cost);
-    finish
+    })?;
+    // The lead counts from the end of the call, which is so long after the doorbell.
+    spin_until((doorbell + AFTER_DOORBELL_NS).max(start + cost));
+    Some(finish)
 }
 
 /// # Safety

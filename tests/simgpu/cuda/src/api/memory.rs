@@ -223,12 +223,9 @@ unsafe fn stage(from: *const u8, bytes: usize) {
         chunk.resize(STAGING_CHUNK, 0);
         for offset in (0..bytes).step_by(STAGING_CHUNK) {
             let n = STAGING_CHUNK.min(bytes - offset);
+            let to = chunk.as_mut_ptr();
             // SAFETY: inside the program's memory and the chunk; they do not overlap.
-            unsafe {
-                chunk
-                    .as_mut_ptr()
-                    .copy_from_nonoverlapping(from.add(offset), n)
-            };
+            unsafe { to.copy_from_nonoverlapping(from.add(offset), n) };
             std::hint::black_box(&chunk);
         }
     });
