@@ -10,6 +10,9 @@ CFLAGS ?= -O2 -g -Wall -Wextra
 # setup.sh links a newer toolchain there where the one on the PATH is too old.
 export PATH := $(abspath $(TARGET))/toolchain:$(PATH)
 
+# Without the default feature `static` where the system's libelf.a does not link. Asked after `setup` ran.
+FEATURES = $(shell sh tests/setup.sh features)
+
 # Loading BPF programs takes root: where make does not run as root, the demo and the tests do, by sudo.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E env PATH="$$PATH")
 ifneq ($(SUDO),)
@@ -18,7 +21,7 @@ endif
 
 .PHONY: all
 all: setup
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked $(FEATURES)
 
 .PHONY: setup
 setup:
@@ -43,13 +46,13 @@ demo: all simgpu
 
 .PHONY: test
 test: simgpu
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace $(FEATURES)
 
 .PHONY: lint
 lint:
 	@sh tests/setup.sh build lint
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets $(FEATURES) -- -D warnings
 	@if command -v clang-format >/dev/null; then \
 		echo clang-format --dry-run bpf/*.bpf.c bpf/events.h; \
 		clang-format --dry-run --Werror bpf/*.bpf.c bpf/events.h; \
