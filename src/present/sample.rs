@@ -143,7 +143,6 @@ pub(super) fn summary() -> Summary {
         switches: 412_345,
         switch_bytes: 13_100_000,
         warnings: Vec::new(),
-        command_status: Some(0),
     }
 }
 

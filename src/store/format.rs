@@ -55,6 +55,10 @@ impl FileHeader {
     pub(super) fn checksum(&self) -> u32 {
         crc32fast::hash(&self.as_bytes()[..FILE_HEADER_LEN - 4])
     }
+
+    pub(super) fn is_sound(&self) -> bool {
+        self.crc.get() == self.checksum() && self.len.get() as usize >= FILE_HEADER_LEN
+    }
 }
 
 /// What a chunk holds.

@@ -45,8 +45,6 @@ mod varint;
 mod writer;
 
 #[cfg(test)]
-mod arbitrary;
-#[cfg(test)]
 mod tests;
 
 pub use coverage::{Coverage, Damage, End};

@@ -44,59 +44,16 @@ pub struct Reader {
 impl Reader {
     /// Opens the recording at `path` and reads what it says about itself.
     pub fn open(path: &Path) -> Result<Reader, StoreError> {
-        let foreign = |what| StoreError::NotARecording {
-            path: path.to_owned(),
-            what,
-        };
-        let unopened = |source| StoreError::Open {
-            path: path.to_owned(),
-            source,
-        };
         let unread = |source| StoreError::read(path, source);
-
-        // Asked before opening: to open a pipe is to wait for its writer.
-        let kind = fs::metadata(path).map_err(unopened)?.file_type();
-        if kind.is_dir() {
-            return Err(foreign("a directory"));
-        }
-        if !kind.is_file() {
-            return Err(foreign(
-                "a pipe or a device; copy what comes out of it into a file first",
-            ));
-        }
-        let file = File::open(path).map_err(unopened)?;
-        let len = file.metadata().map_err(unread)?.len();
+        let (file, len) = open_file(path)?;
         let mut chunks = Chunks::new(file, len).map_err(unread)?;
-
-        let mut head = [0; 512];
-        let head = &mut head[..len.min(512) as usize];
-        if !chunks.read(head, 0).map_err(unread)? {
-            return Err(StoreError::Cut {
-                path: path.to_owned(),
-            });
-        }
-        let header = match FileHeader::read_from_prefix(head) {
-            _ if head.is_empty() => {
-                return Err(StoreError::Empty {
-                    path: path.to_owned(),
-                })
-            }
-            Ok((header, _)) if header.magic == MAGIC => header,
-            Err(_) if MAGIC.starts_with(head) || head.starts_with(&MAGIC) => {
-                return Err(StoreError::Cut {
-                    path: path.to_owned(),
-                });
-            }
-            _ => return Err(foreign(recognise(head))),
-        };
-        // Versions are believed only when the header is whole: a flipped bit is not a newer gdiag.
-        let header_damaged =
-            header.crc.get() != header.checksum() || (header.len.get() as usize) < FILE_HEADER_LEN;
+        let header = read_header(&chunks, path)?;
+        // Versions and lengths are believed only when the header is whole: a flipped bit is not a newer gdiag.
+        let header_damaged = !header.is_sound();
         if !header_damaged && header.major != MAJOR {
-            let found = header.major.get();
             return Err(StoreError::NewerVersion {
                 path: path.to_owned(),
-                found,
+                found: header.major.get(),
                 known: MAJOR,
             });
         }
@@ -198,7 +155,13 @@ impl Reader {
                     next
                 }
                 Found::Cut => {
-                    self.coverage.unread.0 += self.chunks.end - at;
+                    let len = self.chunks.end - at;
+                    if self.opening.end == End::Complete {
+                        // Chunks of a finished file fill it: this one lies about its length.
+                        self.coverage.damaged(None, len);
+                    } else {
+                        self.coverage.unread.0 += len;
+                    }
                     break;
                 }
             };
@@ -274,6 +237,50 @@ impl Reader {
             .take_while(|entry| entry.offset.get() < to)
             .filter_map(|entry| times(entry.first_ns.get(), entry.last_ns.get()))
             .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// The file and its size.
+fn open_file(path: &Path) -> Result<(File, u64), StoreError> {
+    let path = path.to_owned();
+    // Asked before opening: to open a pipe is to wait for its writer.
+    let kind = match fs::metadata(&path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(source) => return Err(StoreError::Open { path, source }),
+    };
+    if kind.is_dir() {
+        let what = "a directory";
+        return Err(StoreError::NotARecording { path, what });
+    }
+    if !kind.is_file() {
+        let what = "a pipe or a device; copy what comes out of it into a file first";
+        return Err(StoreError::NotARecording { path, what });
+    }
+    match File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file))) {
+        Ok((0, _)) => Err(StoreError::Empty { path }),
+        Ok((len, file)) => Ok((file, len)),
+        Err(source) => Err(StoreError::Open { path, source }),
+    }
+}
+
+/// The header of a file that has our magic, or what the file is instead.
+fn read_header(chunks: &Chunks, path: &Path) -> Result<FileHeader, StoreError> {
+    let mut head = [0; 512];
+    let len = chunks.end.min(head.len() as u64) as usize;
+    let head = &mut head[..len];
+    let is_there = chunks
+        .read(head, 0)
+        .map_err(|e| StoreError::read(path, e))?;
+    let path = path.to_owned();
+    match FileHeader::read_from_prefix(head) {
+        Ok((header, _)) if is_there && header.magic == MAGIC => Ok(header),
+        Err(_) if MAGIC.starts_with(head) || head.starts_with(&MAGIC) => {
+            Err(StoreError::Cut { path })
+        }
+        _ => Err(StoreError::NotARecording {
+            path,
+            what: recognise(head),
+        }),
     }
 }
 

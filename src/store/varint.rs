@@ -32,10 +32,6 @@ pub(super) fn unzigzag(value: u64) -> u64 {
 pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cursor<'a> {
-    pub(super) fn is_empty(self) -> bool {
-        self.0.is_empty()
-    }
-
     #[inline]
     pub(super) fn u8(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
@@ -90,7 +86,7 @@ mod tests {
             put(&mut out, value);
             let mut cursor = Cursor(&out);
             assert_eq!(cursor.varint(), Some(value));
-            assert!(cursor.is_empty());
+            assert!(cursor.0.is_empty());
             assert_eq!(unzigzag(zigzag(value)), value);
         }
     }

@@ -22,7 +22,7 @@ use super::meta::{Meta, Summary};
 use crate::event::Event;
 use crate::units::Bytes;
 
-/// zstd's fastest regular level: a few ns an event, and half the size of none at all.
+/// zstd's fastest regular level: some 10 ns an event, for a file that is 20 to 50 % smaller.
 const LEVEL: i32 = 1;
 
 /// A span in which no time was mentioned.

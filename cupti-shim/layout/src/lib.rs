@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub mod api;
+pub mod cupti;
 pub mod ring;
 
 /// Name of the memfd; `/proc/PID/maps` shows it as `/memfd:gdiag-shim (deleted)`.

@@ -13,17 +13,17 @@ use crate::event::{
 };
 use crate::units::Nanos;
 
-pub(crate) fn events(count: usize) -> impl Strategy<Value = Vec<Event>> {
+pub(super) fn events(count: usize) -> impl Strategy<Value = Vec<Event>> {
     vec(event(), 0..count)
 }
 
-pub(crate) fn event() -> impl Strategy<Value = Event> {
+pub(super) fn event() -> impl Strategy<Value = Event> {
     // Scheduling first: it is what most of a recording is.
     prop_oneof![
         4 => switch().prop_map(Event::Switch),
         4 => waking().prop_map(Event::Waking),
         2 => interrupt().prop_map(Event::Interrupt),
-        1 => define().prop_map(Event::Define),
+        3 => define().prop_map(Event::Define),
         1 => task().prop_map(Event::Task),
         1 => exit().prop_map(Event::Exit),
         1 => wait().prop_map(Event::Wait),
@@ -43,7 +43,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
 }
 
 /// The kinds of event, numbered without a gap; a new kind does not compile until it is here.
-pub(crate) fn kind(event: &Event) -> usize {
+pub(super) fn kind(event: &Event) -> usize {
     match event {
         Event::Define(Define::Name { .. }) => 0,
         Event::Define(Define::Stack { .. }) => 1,
@@ -69,7 +69,7 @@ pub(crate) fn kind(event: &Event) -> usize {
     }
 }
 
-pub(crate) const KINDS: usize = 21;
+pub(super) const KINDS: usize = 21;
 
 /// Small numbers, which repeat, and now and then any at all.
 fn n64() -> impl Strategy<Value = u64> {
