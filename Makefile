@@ -34,12 +34,13 @@ simgpu: setup
 	@mkdir -p $(SIM)
 	install -m 755 $(TARGET)/release/libgdiag_simcuda.so $(SIM)/libcuda.so.1
 	install -m 755 $(TARGET)/release/libgdiag_simcupti.so $(SIM)/libcupti.so.13
-	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload tests/programs/gpuload.c -ldl
+	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload $(wildcard tests/programs/gpuload/*.c) -ldl
 
-# A workload with injected faults on the simulated GPU, recorded and explained.
+# A workload with injected faults on the simulated GPU, recorded and explained. The processes that
+# preempt it are started outside of what is recorded: they are nobody's job.
 .PHONY: demo
 demo: all simgpu
-	$(SUDO) $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload demo
+	$(SUDO) $(SIM)/gpuload hogs -- $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload --demo
 	@$(if $(SUDO),$(SUDO) chown "$$(id -u)" $(TARGET)/demo.data,:)
 	@echo
 	$(GDIAG) report -i $(TARGET)/demo.data
