@@ -302,7 +302,6 @@ impl Lookup for Resolver {
 
     fn object(&mut self, wait: &RawWait) -> String {
         match wait.syscall.map(i64::from) {
-            Some(libc::SYS_futex) => format!("futex {:#x}", wait.args[0]),
             Some(nr) if FD_CALLS.contains(&nr) => self.descriptor(wait.tid, wait.args[0]),
             _ => String::new(),
         }
