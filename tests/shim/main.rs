@@ -312,6 +312,27 @@ fn buffers_taken_over_by_another_tool_are_noticed() {
 }
 
 #[test]
+fn a_cupti_that_another_tool_shut_down_is_noticed() {
+    let Some(mut target) = Target::start(&[START]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("finalize");
+    collector.wait_for(state::BUSY);
+    assert!(
+        collector.reason().contains("shut"),
+        "{}",
+        collector.reason()
+    );
+    target.ask("launch 10");
+    target.exit();
+    records.append(collector.read());
+    assert_eq!(records.kernels.len(), 10);
+}
+
+#[test]
 fn an_idle_program_is_not_taken_for_one_that_was_taken_over() {
     let Some(mut target) = Target::start(&[START]) else {
         return;

@@ -169,6 +169,22 @@ fn fork() -> i32 {
     }
 }
 
+/// What a profiler may do that shares the process with the shim.
+fn finalize() {
+    let path = env::var("GDIAG_TEST_LIBCUDA")
+        .unwrap()
+        .replace("libcuda.so.1", "libcupti.so.13");
+    let path = CString::new(path).unwrap();
+    // SAFETY: the library is mapped, and the function takes nothing.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        let function = libc::dlsym(library, c"cuptiFinalize".as_ptr());
+        assert!(!function.is_null());
+        let function: extern "C" fn() -> c_uint = std::mem::transmute(function);
+        ok(function());
+    }
+}
+
 fn answer(text: &str) {
     // A line of its own: the harness may have begun one.
     println!("\n> {text}");
@@ -201,6 +217,10 @@ pub fn program() {
             }
             "sync" => {
                 ok(gpu.cuda.cuCtxSynchronize());
+                answer("done");
+            }
+            "finalize" => {
+                finalize();
                 answer("done");
             }
             "fork" => answer(&format!("child exited with {}", fork())),

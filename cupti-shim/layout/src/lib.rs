@@ -115,9 +115,11 @@ pub struct Control {
     _pad0: [u8; 24],
 
     // gdiag writes from here…
-    /// 1: collect. Also the futex that the dormant shim sleeps on.
+    /// 1: collect. Also the futex that the dormant shim sleeps on: after any change here, wake it
+    /// (`FUTEX_WAKE` without the private flag). Starts as 1 with [`ENV_START`].
     pub wanted: AtomicU32,
-    /// Goes up when a collector takes over: definitions are sent again.
+    /// Goes up when a collector takes over: counters start from zero, and names and devices are
+    /// sent again after a STATE record. What comes before that record belongs to the last session.
     pub session: AtomicU32,
     /// Sign of life of the collector.
     pub beat: AtomicU64,
