@@ -72,6 +72,8 @@ struct Active {
     next_probe: u64,
     /// Probes since a buffer came back.
     unanswered: u32,
+    /// Too many of them: another tool seems to have the buffers now.
+    taken: bool,
     /// CUPTI's clock when losses were last asked for.
     losses_asked: u64,
 }
@@ -190,6 +192,12 @@ impl Worker {
                 self.stop();
                 self.lie_down();
             }
+            Phase::Active(active) if active.taken && new_session => self.resume(now),
+            // To begin again with the next beat would take CUPTI away from the other tool.
+            Phase::Active(active) if active.taken && !alive => {
+                self.stop();
+                self.phase = Phase::Refused { retry: None };
+            }
             Phase::Active(_) if !alive => {
                 self.stop();
                 self.phase = Phase::Paused { since: now };
@@ -262,6 +270,7 @@ impl Worker {
                     next_flush: now + FLUSH_MS * MS,
                     next_probe: now + PROBE_MS * MS,
                     unanswered: 0,
+                    taken: false,
                     losses_asked: self.now(),
                 });
                 self.out.set_state(state::ACTIVE, "", self.now());
@@ -368,8 +377,10 @@ impl Worker {
             self.drain();
             return;
         }
-        active.next_flush = now + FLUSH_MS * MS;
-        if now >= active.next_probe {
+        // The buffers of another tool are its own business; look only for one of ours.
+        let pause = if active.taken { PROBE_MS } else { FLUSH_MS };
+        active.next_flush = now + pause * MS;
+        if now >= active.next_probe && !active.taken {
             active.next_probe = now + PROBE_MS * MS;
             self.probe();
         }
@@ -378,18 +389,31 @@ impl Worker {
         self.drain();
         self.report_losses();
         self.out.catch_up();
-        if !there {
-            self.give_up(SHUT_DOWN);
-        } else if self.unanswered() >= PROBES_UNANSWERED {
-            self.give_up(TAKEN_OVER);
+        if there {
+            self.judge_probes();
+        } else {
+            self.phase = Phase::Refused { retry: None };
+            self.out.set_state(state::BUSY, SHUT_DOWN, self.now());
         }
     }
 
-    /// Another tool has CUPTI now. Nothing is turned off: it is the other tool's by now. Only a
-    /// collector that asks again has the shim try again, since that takes it away from the other.
-    fn give_up(&mut self, reason: &str) {
-        self.phase = Phase::Refused { retry: None };
-        self.out.set_state(state::BUSY, reason, self.now());
+    /// Notices that another tool took the buffers over, and that it only seemed so. Nothing is
+    /// turned off then: it is the other tool's by now.
+    fn judge_probes(&mut self) {
+        let taken = self.unanswered() >= PROBES_UNANSWERED;
+        let Phase::Active(active) = &mut self.phase else {
+            return;
+        };
+        if taken == active.taken {
+            return;
+        }
+        active.taken = taken;
+        let (state, reason) = if taken {
+            (state::BUSY, TAKEN_OVER)
+        } else {
+            (state::ACTIVE, "")
+        };
+        self.out.set_state(state, reason, self.now());
     }
 
     /// Reads every buffer that is complete.
@@ -422,7 +446,11 @@ impl Worker {
                 let bytes = unsafe { std::slice::from_raw_parts(record, len) };
                 // SAFETY: names of kernel records live as long as CUPTI does.
                 let seen = unsafe { decoder.record(bytes, out) };
-                *probe_works |= seen == Seen::Probe;
+                match seen {
+                    Seen::Probe => *probe_works = true,
+                    Seen::Unknown => out.unknown_record(),
+                    Seen::Sent | Seen::Unwanted => {}
+                }
             }
         });
         if buffers > 0 {

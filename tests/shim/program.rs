@@ -93,7 +93,10 @@ impl Gpu {
     }
 
     fn launch(&self, count: u32, stream: Handle) {
-        let mut duration_ns = 2_000u64;
+        self.launch_of(2_000, count, stream);
+    }
+
+    fn launch_of(&self, mut duration_ns: u64, count: u32, stream: Handle) {
         let mut params = [(&raw mut duration_ns).cast::<c_void>()];
         for _ in 0..count {
             let params = params.as_mut_ptr();
@@ -205,6 +208,10 @@ pub fn program() {
             "launch" => {
                 gpu.launch(number(), ptr::null_mut());
                 ok(gpu.cuda.cuCtxSynchronize());
+                answer("done");
+            }
+            "long" => {
+                gpu.launch_of(u64::from(number()) * 1_000_000, 1, ptr::null_mut());
                 answer("done");
             }
             "threads" => {

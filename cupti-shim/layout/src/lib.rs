@@ -112,7 +112,9 @@ pub struct Control {
     pub pool_empty: AtomicU64,
     /// Bytes that the ring needed at most.
     pub ring_peak: AtomicU64,
-    _pad0: [u8; 24],
+    /// Records of kinds that the shim does not know, since the session began. They were skipped.
+    pub unknown_records: AtomicU64,
+    _pad0: [u8; 16],
 
     // gdiag writes from here…
     /// 1: collect. Also the futex that the dormant shim sleeps on: after any change here, wake it
