@@ -10,6 +10,9 @@ CFLAGS ?= -O2 -g -Wall -Wextra
 # setup.sh links a newer toolchain there where the one on the PATH is too old.
 export PATH := $(abspath $(TARGET))/toolchain:$(PATH)
 
+# Without the default feature `static` where the system's libelf.a does not link. Asked after `setup` ran.
+FEATURES = $(shell sh tests/setup.sh features)
+
 # Loading BPF programs takes root: where make does not run as root, the demo and the tests do, by sudo.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E env PATH="$$PATH")
 ifneq ($(SUDO),)
@@ -18,7 +21,7 @@ endif
 
 .PHONY: all
 all: setup
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked $(FEATURES)
 
 .PHONY: setup
 setup:
@@ -31,25 +34,26 @@ simgpu: setup
 	@mkdir -p $(SIM)
 	install -m 755 $(TARGET)/release/libgdiag_simcuda.so $(SIM)/libcuda.so.1
 	install -m 755 $(TARGET)/release/libgdiag_simcupti.so $(SIM)/libcupti.so.13
-	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload tests/programs/gpuload.c -ldl
+	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload $(wildcard tests/programs/gpuload/*.c) -ldl
 
-# A workload with injected faults on the simulated GPU, recorded and explained.
+# A workload with injected faults on the simulated GPU, recorded and explained. The processes that
+# preempt it are started outside of what is recorded: they are nobody's job.
 .PHONY: demo
 demo: all simgpu
-	$(SUDO) $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload demo
+	$(SUDO) $(SIM)/gpuload hogs -- $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload --demo
 	@$(if $(SUDO),$(SUDO) chown "$$(id -u)" $(TARGET)/demo.data,:)
 	@echo
 	$(GDIAG) report -i $(TARGET)/demo.data
 
 .PHONY: test
 test: simgpu
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace $(FEATURES)
 
 .PHONY: lint
 lint:
 	@sh tests/setup.sh build lint
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets $(FEATURES) -- -D warnings
 	@if command -v clang-format >/dev/null; then \
 		echo clang-format --dry-run bpf/*.bpf.c bpf/events.h; \
 		clang-format --dry-run --Werror bpf/*.bpf.c bpf/events.h; \

@@ -310,8 +310,11 @@ static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 
 	r.nr = d->nr;
 	r.prio = BPF_CORE_READ(t, prio);
 	bpf_probe_read_kernel_str(r.comm, sizeof(r.comm), comm ? comm : t->comm);
-	/* A shim announces itself by the name of its thread: look at once, its process may be short-lived. */
-	send(&r, sizeof(r), is_shim(r.comm));
+	/*
+	 * A shim announces itself by the name of its thread, and a program can be short-lived:
+	 * gdiag looks at once, while /proc still knows them.
+	 */
+	send(&r, sizeof(r), r.target && (reason == GDIAG_TASK_EXEC || is_shim(r.comm)));
 	return 0;
 }
 

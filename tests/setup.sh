@@ -1,14 +1,14 @@
 #!/bin/sh
 # Installs what building and testing gdiag needs and this machine lacks, by apt.
 #
-#   tests/setup.sh build|lint|bench ...
-#
-# Does nothing, and asks for nothing, when all of it is there.
+#   tests/setup.sh build|lint|bench ...     does nothing, and asks for nothing, when all of it is there
+#   tests/setup.sh features                 prints cargo's options for linking libelf here
 set -eu
 cd "$(dirname "$0")/.."
 
 rust_min=88 # 1.88, as in Cargo.toml
-toolchain=${CARGO_TARGET_DIR:-target}/toolchain
+target=${CARGO_TARGET_DIR:-target}
+toolchain=$target/toolchain
 
 have() { command -v "$1" >/dev/null 2>&1; }
 say() { echo "setup: $*" >&2; }
@@ -97,6 +97,12 @@ setup_cargo() {
 	cargo_ok cargo || fail "cargo is still older than 1.$rust_min: $(command -v cargo || echo 'none on the PATH')"
 }
 
+# Debian 13 and Ubuntu 24.04 ship a libelf.a that needs more than it brings: gdiag is linked with the shared one there.
+libelf_links() {
+	printf '#include <libelf.h>\nint main(void) { return elf_begin(0, ELF_C_READ, 0) != 0; }\n' |
+		cc -x c - -o /dev/null -Wl,-Bstatic -lelf -lz -Wl,-Bdynamic 2>/dev/null
+}
+
 setup_build() {
 	missing=
 	have cc || missing="$missing gcc libc6-dev"
@@ -137,12 +143,13 @@ setup_bench() {
 }
 
 PATH=$(mkdir -p "$toolchain" && cd "$toolchain" && pwd):$PATH
-[ $# -gt 0 ] || fail "what for? build, lint or bench"
+[ $# -gt 0 ] || fail "what for? build, lint, bench or features"
 for what; do
 	case $what in
 	build) setup_build ;;
 	lint) setup_lint ;;
 	bench) setup_bench ;;
-	*) fail "unknown: $what (build, lint or bench)" ;;
+	features) libelf_links || echo --no-default-features ;;
+	*) fail "unknown: $what (build, lint, bench or features)" ;;
 	esac
 done
