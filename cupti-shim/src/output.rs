@@ -86,6 +86,7 @@ impl Output {
             &control.lost_cupti,
             &control.pool_empty,
             &control.ring_peak,
+            &control.unknown_records,
         ] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -122,6 +123,12 @@ impl Output {
                 .fetch_add(count, Ordering::Relaxed);
             self.cupti.add(count, span);
         }
+    }
+
+    pub(crate) fn unknown_record(&self) {
+        self.control()
+            .unknown_records
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// `false`: no room.

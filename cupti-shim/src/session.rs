@@ -7,7 +7,7 @@
 //! CUPTI and would lose its records to us, and the shim stays out of its way.
 //!
 //! What this cannot see: a tool that uses the activity API without a subscription, as the
-//! shim does.
+//! shim does. What comes later is noticed by a probe, see [`crate::worker`].
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ use crate::{pool, sys};
 const OLDEST_VERSION: u32 = 17;
 /// CUDA 11.8, but also 12.0 and 12.1.
 const VERSION_OF_11_8: u32 = 18;
+
+const VERSION_OF_13_0: u32 = 130_000;
 
 /// What is collected. The calls come first, so that no operation comes without its launch.
 const KINDS: [Kind; 8] = [
@@ -152,11 +154,12 @@ impl Cupti {
         };
         self.ask_for_room()?;
         pool::reserve(next).map_err(Refusal::failed)?;
-        let mut yes = 1u8;
+        // One byte in the headers; CUPTI takes more and reads the lowest.
+        let mut yes = 1u64;
         let mut size = size_of_val(&yes);
         if let Some(set) = f.set_attribute {
             // Without it CUPTI zeroes buffers itself: slower, not wrong.
-            // SAFETY: one byte, as this attribute wants it, and its size.
+            // SAFETY: a value of the size that is said.
             unsafe { set(ZEROED_BUFFERS, &mut size, (&raw mut yes).cast()) };
         }
         if let Some(set) = f.set_thread_id_type {
@@ -224,11 +227,21 @@ impl Cupti {
 
     /// Has complete buffers handed over. `forced` also gives those with operations that still
     /// run, whose times are then zero for good: only for the end of the process.
-    pub(crate) fn flush(&self, forced: bool) {
-        if let Some(flush) = self.functions.flush_all {
-            // SAFETY: the shim's thread holds no lock, and the callbacks can run.
-            unsafe { flush(if forced { FLUSH_FORCED } else { 0 }) };
-        }
+    ///
+    /// `false`: CUPTI was shut down behind our back.
+    pub(crate) fn flush(&self, forced: bool) -> bool {
+        let Some(flush) = self.functions.flush_all else {
+            return true;
+        };
+        // SAFETY: the shim's thread holds no lock, and the callbacks can run.
+        let status = unsafe { flush(if forced { FLUSH_FORCED } else { 0 }) };
+        status != NOT_INITIALIZED
+    }
+
+    /// Threads have buffers of their own, so that no running kernel can hold back the records
+    /// of the shim's own calls.
+    pub(crate) fn has_thread_buffers(&self) -> bool {
+        self.version >= VERSION_OF_13_0
     }
 
     /// Records that CUPTI dropped since the last call.

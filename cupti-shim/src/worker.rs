@@ -3,6 +3,12 @@
 //! A dormant shim sleeps on a futex in the shared memory and costs nothing. A collecting one
 //! looks at everything ten times a second: what CUPTI has complete, what the collector wants,
 //! whether the collector is alive, and whether another tool has taken CUPTI over.
+//!
+//! Whoever registers buffer callbacks last gets the records, and nobody is told. So the shim
+//! makes a harmless CUDA call once a second and looks whether its record comes back. Where
+//! buffers are shared between threads (before CUDA 13) one long kernel can hold it back, too;
+//! therefore a few have to stay away, and nothing else may have come. A tool that takes over and
+//! is done within that time is not noticed; its time is then a hole without a mark.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -25,6 +31,8 @@ const PAUSED_MS: u64 = 100;
 /// …and this often afterwards.
 const LONG_PAUSED_MS: u64 = 1_000;
 const LONG_PAUSE_AFTER_MS: u64 = 10_000;
+/// A shim that cannot collect looks this often whether it is time to try again.
+const REFUSED_MS: u64 = 1_000;
 /// How often a tool that holds CUPTI is asked again.
 const BUSY_RETRY_MS: u64 = 5_000;
 /// How often the shim makes a call of its own to see whether its record comes back…
@@ -35,6 +43,7 @@ const PROBES_UNANSWERED: u32 = 3;
 const NO_BEAT: &str = "gdiag gives no sign of life; collecting goes on when it does";
 const TAKEN_OVER: &str = "records stopped coming back: another tool has taken over CUPTI's buffers, \
                           as torch.profiler does when it starts, or one kernel keeps them all from completing";
+const SHUT_DOWN: &str = "another tool has shut CUPTI down in this process";
 
 /// Set by the exit handler, and answered by [`EXIT_DONE`].
 static EXITING: AtomicBool = AtomicBool::new(false);
@@ -63,6 +72,8 @@ struct Active {
     next_probe: u64,
     /// Probes since a buffer came back.
     unanswered: u32,
+    /// Too many of them: another tool seems to have the buffers now.
+    taken: bool,
     /// CUPTI's clock when losses were last asked for.
     losses_asked: u64,
 }
@@ -181,6 +192,12 @@ impl Worker {
                 self.stop();
                 self.lie_down();
             }
+            Phase::Active(active) if active.taken && new_session => self.resume(now),
+            // To begin again with the next beat would take CUPTI away from the other tool.
+            Phase::Active(active) if active.taken && !alive => {
+                self.stop();
+                self.phase = Phase::Refused { retry: None };
+            }
             Phase::Active(_) if !alive => {
                 self.stop();
                 self.phase = Phase::Paused { since: now };
@@ -197,7 +214,7 @@ impl Worker {
                 if new_session || retry.is_some_and(|at| now >= at) {
                     self.resume(now);
                 } else {
-                    self.sleep(wanted, Some(Duration::from_millis(FLUSH_MS)));
+                    self.sleep(wanted, Some(Duration::from_millis(REFUSED_MS)));
                 }
             }
         }
@@ -253,6 +270,7 @@ impl Worker {
                     next_flush: now + FLUSH_MS * MS,
                     next_probe: now + PROBE_MS * MS,
                     unanswered: 0,
+                    taken: false,
                     losses_asked: self.now(),
                 });
                 self.out.set_state(state::ACTIVE, "", self.now());
@@ -309,16 +327,41 @@ impl Worker {
 
     /// Turns CUPTI off and passes on what it still has.
     fn stop(&mut self) {
+        let Some(cupti) = self.cupti.clone() else {
+            return;
+        };
         if !matches!(self.phase, Phase::Active(_)) {
             return;
         }
-        if let Some(cupti) = self.cupti.clone() {
+        self.probe();
+        cupti.flush(false);
+        self.drain();
+        // Kinds are turned off for all tools, so not when another one has just taken over.
+        if !(cupti.has_thread_buffers() && self.unanswered() > 0) {
             cupti.stop();
             cupti.flush(false);
+            self.drain();
         }
-        self.drain();
         self.report_losses();
         self.out.catch_up();
+    }
+
+    /// Makes a call whose record should come back with the next flush.
+    fn probe(&mut self) {
+        if let (Phase::Active(active), Some(driver), true) =
+            (&mut self.phase, self.driver, self.devices_sent)
+        {
+            active.unanswered += 1;
+            driver.device_count();
+        }
+    }
+
+    /// Probes since a buffer came back; 0 as long as none ever has.
+    fn unanswered(&self) -> u32 {
+        match &self.phase {
+            Phase::Active(active) if self.probe_works => active.unanswered,
+            _ => 0,
+        }
     }
 
     fn collect(&mut self, now: u64) {
@@ -334,27 +377,43 @@ impl Worker {
             self.drain();
             return;
         }
-        active.next_flush = now + FLUSH_MS * MS;
-        if now >= active.next_probe && self.devices_sent {
+        // The buffers of another tool are its own business; look only for one of ours.
+        let pause = if active.taken { PROBE_MS } else { FLUSH_MS };
+        active.next_flush = now + pause * MS;
+        if now >= active.next_probe && !active.taken {
             active.next_probe = now + PROBE_MS * MS;
-            active.unanswered += 1;
-            self.driver.map(|driver| driver.device_count());
+            self.probe();
         }
         self.send_devices();
-        if let Some(cupti) = &self.cupti {
-            cupti.flush(false);
-        }
+        let there = self.cupti.as_ref().is_none_or(|cupti| cupti.flush(false));
         self.drain();
         self.report_losses();
         self.out.catch_up();
-        let Phase::Active(active) = &self.phase else {
+        if there {
+            self.judge_probes();
+        } else {
+            self.phase = Phase::Refused { retry: None };
+            self.out.set_state(state::BUSY, SHUT_DOWN, self.now());
+        }
+    }
+
+    /// Notices that another tool took the buffers over, and that it only seemed so. Nothing is
+    /// turned off then: it is the other tool's by now.
+    fn judge_probes(&mut self) {
+        let taken = self.unanswered() >= PROBES_UNANSWERED;
+        let Phase::Active(active) = &mut self.phase else {
             return;
         };
-        if self.probe_works && active.unanswered >= PROBES_UNANSWERED {
-            // Nothing is turned off: it is the other tool's by now.
-            self.phase = Phase::Refused { retry: None };
-            self.out.set_state(state::BUSY, TAKEN_OVER, self.now());
+        if taken == active.taken {
+            return;
         }
+        active.taken = taken;
+        let (state, reason) = if taken {
+            (state::BUSY, TAKEN_OVER)
+        } else {
+            (state::ACTIVE, "")
+        };
+        self.out.set_state(state, reason, self.now());
     }
 
     /// Reads every buffer that is complete.
@@ -387,7 +446,11 @@ impl Worker {
                 let bytes = unsafe { std::slice::from_raw_parts(record, len) };
                 // SAFETY: names of kernel records live as long as CUPTI does.
                 let seen = unsafe { decoder.record(bytes, out) };
-                *probe_works |= seen == Seen::Probe;
+                match seen {
+                    Seen::Probe => *probe_works = true,
+                    Seen::Unknown => out.unknown_record(),
+                    Seen::Sent | Seen::Unwanted => {}
+                }
             }
         });
         if buffers > 0 {

@@ -312,6 +312,46 @@ fn buffers_taken_over_by_another_tool_are_noticed() {
 }
 
 #[test]
+fn a_cupti_that_another_tool_shut_down_is_noticed() {
+    let Some(mut target) = Target::start(&[START]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("finalize");
+    collector.wait_for(state::BUSY);
+    assert!(
+        collector.reason().contains("shut"),
+        "{}",
+        collector.reason()
+    );
+    target.ask("launch 10");
+    target.exit();
+    records.append(collector.read());
+    assert_eq!(records.kernels.len(), 10);
+}
+
+/// Before CUDA 13 all threads share a buffer, and a running kernel holds it back.
+#[test]
+fn a_long_kernel_that_looked_like_a_takeover_is_forgiven() {
+    let Some(mut target) = Target::start(&[START, ("GDIAG_SIM_CUPTI", "12.4")]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    // Until the shim knows that its probes come back.
+    collector.watch(std::time::Duration::from_millis(1_500), |_| {});
+    target.ask("long 5000");
+    collector.wait_for(state::BUSY);
+    collector.wait_for(state::ACTIVE);
+    target.exit();
+    let records = collector.read();
+    assert_eq!(records.kernels.len(), 1);
+    let states = [state::ACTIVE, state::BUSY, state::ACTIVE, state::FINISHED];
+    assert_eq!(records.states, states);
+}
+
+#[test]
 fn an_idle_program_is_not_taken_for_one_that_was_taken_over() {
     let Some(mut target) = Target::start(&[START]) else {
         return;

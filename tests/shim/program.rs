@@ -93,7 +93,10 @@ impl Gpu {
     }
 
     fn launch(&self, count: u32, stream: Handle) {
-        let mut duration_ns = 2_000u64;
+        self.launch_of(2_000, count, stream);
+    }
+
+    fn launch_of(&self, mut duration_ns: u64, count: u32, stream: Handle) {
         let mut params = [(&raw mut duration_ns).cast::<c_void>()];
         for _ in 0..count {
             let params = params.as_mut_ptr();
@@ -169,6 +172,22 @@ fn fork() -> i32 {
     }
 }
 
+/// What a profiler may do that shares the process with the shim.
+fn finalize() {
+    let path = env::var("GDIAG_TEST_LIBCUDA")
+        .unwrap()
+        .replace("libcuda.so.1", "libcupti.so.13");
+    let path = CString::new(path).unwrap();
+    // SAFETY: the library is mapped, and the function takes nothing.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        let function = libc::dlsym(library, c"cuptiFinalize".as_ptr());
+        assert!(!function.is_null());
+        let function: extern "C" fn() -> c_uint = std::mem::transmute(function);
+        ok(function());
+    }
+}
+
 fn answer(text: &str) {
     // A line of its own: the harness may have begun one.
     println!("\n> {text}");
@@ -191,6 +210,10 @@ pub fn program() {
                 ok(gpu.cuda.cuCtxSynchronize());
                 answer("done");
             }
+            "long" => {
+                gpu.launch_of(u64::from(number()) * 1_000_000, 1, ptr::null_mut());
+                answer("done");
+            }
             "threads" => {
                 gpu.threads(number(), number());
                 answer("done");
@@ -201,6 +224,10 @@ pub fn program() {
             }
             "sync" => {
                 ok(gpu.cuda.cuCtxSynchronize());
+                answer("done");
+            }
+            "finalize" => {
+                finalize();
                 answer("done");
             }
             "fork" => answer(&format!("child exited with {}", fork())),
