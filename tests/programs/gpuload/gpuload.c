@@ -44,6 +44,23 @@ __attribute__((noinline)) void host_work(uint64_t ns)
 			;
 }
 
+void sleep_ns(uint64_t ns)
+{
+	struct timespec t = { ns / 1000000000, ns % 1000000000 };
+
+	nanosleep(&t, NULL);
+}
+
+void pin_to(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("cannot pin to CPU %d: %s", cpu, strerror(errno));
+}
+
 /* An injection that was asked for, and when its turns are. */
 struct planned {
 	const struct injection *what;
@@ -78,17 +95,17 @@ static void usage(FILE *out)
 	      "  --demo           preempt, a cold disk and a lock, for about 5 seconds\n"
 	      "  --truth FILE     write a line of JSON for every injection\n"
 	      "  --scratch DIR    where disk injections have their file (default /var/tmp)\n"
-	      "  --hogs N         processes that preempt starts by itself (default 3)\n"
+	      "  --hogs N         processes that preempt starts without `gpuload hogs` (default 3)\n"
 	      "  --help\n"
 	      "\n"
 	      "Injections, with the cause that gdiag should name and the usual length:\n",
 	      out);
 	for (int i = 0; i < injection_count; i++)
-		fprintf(out, "  %-11s %-20s %5.1f ms  %s\n", injections[i].name,
-			injections[i].cause ? injections[i].cause : "-",
-			injections[i].ms, injections[i].help);
+		fprintf(out, "  %-13s %-20s %5.1f ms  %s\n", injections[i].name,
+			injections[i].cause, injections[i].ms, injections[i].help);
 	fputs("\n`gpuload hogs` runs COMMAND beside processes that preempt uses: they belong to nobody's\n"
-	      "job then. Without it they are children of gpuload, and gdiag may take them for a part of it.\n",
+	      "job then. Without it they are children of gpuload, a part of the job, and the truth is\n"
+	      "host.oversubscribed.\n",
 	      out);
 }
 
@@ -232,28 +249,21 @@ static struct options parse(int argc, char **argv)
 	return opt;
 }
 
-static void pin(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("cannot pin to CPU %d: %s", cpu, strerror(errno));
-}
-
 static void inject(struct run *run, const struct planned *p, long step, FILE *truth)
 {
-	struct span span = { .start = now_ns() };
+	struct span span = { 0 };
 
+	span.start = now_ns();
 	p->what->go(run, p->ns, &span);
 	if (!span.end)
 		span.end = now_ns();
-	if (!truth || !p->what->cause)
+	if (!span.cause)
+		span.cause = p->what->cause;
+	if (!truth)
 		return;
 	fprintf(truth,
 		"{\"cause\":\"%s\",\"start_ns\":%llu,\"end_ns\":%llu,\"injection\":\"%s\",\"step\":%ld,\"device\":%d}\n",
-		p->what->cause, (unsigned long long)span.start,
+		span.cause, (unsigned long long)span.start,
 		(unsigned long long)span.end, p->what->name, step, run->opt.device);
 	fflush(truth);
 }
@@ -294,8 +304,6 @@ static long run_steps(struct run *run, FILE *truth)
 	return step;
 }
 
-int hogs_main(int argc, char **argv);
-
 int main(int argc, char **argv)
 {
 	struct run run = { 0 };
@@ -309,8 +317,6 @@ int main(int argc, char **argv)
 	run.opt = parse(argc, argv);
 	if (run.opt.truth && !(truth = fopen(run.opt.truth, "w")))
 		die("%s: %s", run.opt.truth, strerror(errno));
-	if (run.opt.cpu >= 0)
-		pin(run.opt.cpu);
 	for (int i = 0; i < planned; i++)
 		if (plan[i].what->prepare)
 			plan[i].what->prepare(&run);
@@ -322,6 +328,9 @@ int main(int argc, char **argv)
 	for (int i = 0; i < planned; i++)
 		if (plan[i].what->ready)
 			plan[i].what->ready(&run);
+	/* Last, so that no helper thread inherits it. */
+	if (run.opt.cpu >= 0)
+		pin_to(run.opt.cpu);
 	start = now_ns();
 	steps = run_steps(&run, truth);
 	printf("%s: %ld steps in %.3f s\n", name, steps, (now_ns() - start) / 1e9);

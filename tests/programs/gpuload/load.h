@@ -31,20 +31,21 @@ struct run {
 	int devices;
 };
 
-/* When an injection took effect, CLOCK_MONOTONIC. */
+/* When an injection took effect, CLOCK_MONOTONIC, and as what: the injection's own cause unless set. */
 struct span {
 	uint64_t start, end;
+	const char *cause;
 };
 
 struct injection {
 	const char *name;
-	const char *cause; /* what gdiag should say; NULL: nothing, it makes no gap of its own */
+	const char *cause; /* what gdiag should say */
 	double ms; /* usual length */
 	const char *help;
 	/* Both may be NULL. `prepare` comes before cuInit, when there is one thread; `ready` after it. */
 	void (*prepare)(struct run *run);
 	void (*ready)(struct run *run);
-	/* Does it for about `ns`; `span` is set to the time around the call, and may be made narrower. */
+	/* Does it for about `ns`, on an idle device; `span` is the time around the call, and may be made narrower. */
 	void (*go)(struct run *run, uint64_t ns, struct span *span);
 };
 
@@ -57,5 +58,11 @@ uint64_t now_ns(void);
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 /* Keeps the CPU busy for that long; its name shows in stacks. */
 void host_work(uint64_t ns);
+/* Sleeps for that long. */
+void sleep_ns(uint64_t ns);
+/* Pins the calling thread. */
+void pin_to(int cpu);
+/* `gpuload hogs`, with its arguments. */
+int hogs_main(int argc, char **argv);
 
 #endif

@@ -143,6 +143,8 @@ struct Resource {
     taken: Vec<(u64, u64)>,
     /// When the last of them ends.
     last: u64,
+    /// How many reservations make it worth to drop the old ones.
+    crowded: usize,
 }
 
 impl Resource {
@@ -150,7 +152,10 @@ impl Resource {
     fn place(&mut self, earliest: u64, ns: u64, limit: usize, now: u64) -> u64 {
         // A negative lead reaches a little into the past, nothing else does.
         const PAST_NS: u64 = 100_000;
-        self.taken.retain(|&(_, end)| end + PAST_NS > now);
+        if self.taken.len() >= self.crowded {
+            self.taken.retain(|&(_, end)| end + PAST_NS > now);
+            self.crowded = 2 * self.taken.len() + 64;
+        }
         let start = if earliest >= self.last {
             earliest
         } else {

@@ -296,6 +296,7 @@ impl State {
             ENABLED.store(0, Ordering::Relaxed);
             self.request = None;
             self.complete = None;
+            // Once is enough: a time that never comes.
             self.first_enable = Some(u64::MAX - after);
         }
     }

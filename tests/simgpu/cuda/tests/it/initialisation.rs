@@ -160,10 +160,8 @@ fn errors_have_names() {
         let mut name = null();
         ok!((program.cu.error_name)(400, &raw mut name));
         // SAFETY: the call gave a static string.
-        assert_eq!(
-            unsafe { CStr::from_ptr(name) },
-            c"CUDA_ERROR_INVALID_HANDLE"
-        );
+        let name = unsafe { CStr::from_ptr(name) };
+        assert_eq!(name, c"CUDA_ERROR_INVALID_HANDLE");
         let nobody = 0x33 as *mut c_void;
         assert_eq!(program.try_launch(nobody, 1), 400);
         let tool = Tool::open();

@@ -13,4 +13,5 @@ mod process;
 
 mod buffers;
 mod initialisation;
+mod load;
 mod timeline;

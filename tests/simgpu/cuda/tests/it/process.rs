@@ -47,7 +47,7 @@ pub fn directory() -> PathBuf {
 }
 
 /// Both libraries by the names under which programs look for them.
-fn install() -> PathBuf {
+pub fn install() -> PathBuf {
     let build = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--offline"])
         .args(["-p", "gdiag-simgpu-cuda", "-p", "gdiag-simgpu-cupti"])
