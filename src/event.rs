@@ -217,6 +217,7 @@ pub enum Context {
     SoftIrq(u16),
     /// The local timer, or another vector without an interrupt number.
     Timer,
+    Nmi,
 }
 
 /// `wakee` was made runnable.

@@ -18,6 +18,7 @@ pub mod decode;
 pub mod error;
 pub mod event;
 pub mod intern;
+pub mod model;
 pub mod pipeline;
 pub mod present;
 pub mod store;

@@ -1,5 +1,296 @@
 //! From a timeline to an explanation.
+//!
+//! For each device: the union of its operations ([`busy`]), then every gap by the lead rule
+//! ([`gaps`]): the host's share is what the launching thread did ([`partition`], [`waits`],
+//! [`walk`]), the rest is the device's own delay ([`device`]). Before that, [`quality`] says
+//! which records can be believed. The rules and their order are in `causes.md`.
 #![forbid(unsafe_code)]
 
+mod busy;
+mod calls;
 pub mod cause;
+mod chain;
+mod device;
+mod evidence;
+mod gaps;
+mod intervals;
+mod partition;
+mod quality;
 pub mod report;
+mod sums;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod waits;
+mod walk;
+mod what;
+
+use crate::event::{CopyKind, NameId, OpKind, Pid};
+use crate::model::fxhash::FxHashMap;
+use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::thread::ThreadIdx;
+use crate::model::{api, Timeline};
+use crate::units::{Bytes, Nanos};
+
+use busy::Gap;
+use gaps::Explainer;
+use intervals::Intervals;
+use partition::Engine;
+use quality::Trust;
+use report::{NextOp, OpenedBy, Part, Report};
+use sums::Sums;
+use what::{thread_ref, Piece};
+
+/// What the report is asked for. Only lists depend on it, never sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Only the device with this number.
+    pub gpu: Option<u32>,
+    /// Shorter gaps are not listed, and get their cause from the lead rule alone.
+    pub min_gap: Nanos,
+    /// Gaps listed for each device; `None` is all.
+    pub gaps: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            gpu: None,
+            min_gap: Nanos::from_micros(10),
+            gaps: Some(20),
+        }
+    }
+}
+
+/// Explains a finished timeline.
+pub fn report(t: &Timeline, options: &Options) -> Report {
+    let engine = Engine::new(t);
+    let trust = Trust::of(t);
+    let mut idle: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
+    let mut gpus = Vec::new();
+    for (index, gpu) in (0..).zip(t.gpu().devices()) {
+        let usage = device_usage(t, gpu);
+        for (pid, _) in &gpu.users {
+            let list = idle.entry(*pid).or_default();
+            list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
+        }
+        if options.gpu.is_none_or(|wanted| wanted == index) {
+            gpus.push(explain_gpu(&engine, &trust, index, gpu, usage, options));
+        }
+    }
+    let idle = idle
+        .into_iter()
+        .map(|(pid, list)| (pid, Intervals::union_of(list)))
+        .collect();
+    Report {
+        quality: quality::quality(t, &trust, options.min_gap),
+        gpus,
+        threads: tables::threads(t),
+        kernels: tables::kernels(t),
+        calls: tables::calls(t, &idle),
+    }
+}
+
+/// The time of which the device's idle share is told.
+fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
+    let Some((first, last)) = busy::extent(&gpu.ops) else {
+        return (t.start(), t.start());
+    };
+    if !t.window_is_recording() {
+        return (first, last);
+    }
+    // Before the shim collects, nothing is known of the device.
+    let active = t
+        .shims()
+        .iter()
+        .filter(|s| s.state == crate::event::ShimState::Active)
+        .filter(|s| gpu.users.iter().any(|u| u.0 == s.pid))
+        .map(|s| s.ts)
+        .min();
+    let start = active
+        .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
+        .min(first.max(t.start()));
+    (start, t.end().max(start))
+}
+
+type Window = (Nanos, Nanos);
+
+fn device_usage(t: &Timeline, gpu: &Gpu) -> (Window, busy::Usage) {
+    let (from, to) = window(t, gpu);
+    ((from, to), busy::usage(&gpu.ops, from, to))
+}
+
+fn explain_gpu(
+    engine: &Engine<'_>,
+    trust: &Trust,
+    index: u32,
+    gpu: &Gpu,
+    ((from, to), usage): (Window, busy::Usage),
+    options: &Options,
+) -> report::Gpu {
+    let t = engine.t;
+    let sound = trust.is_sound(t, gpu);
+    let explainer = Explainer {
+        engine,
+        gpu,
+        usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
+        min_gap: options.min_gap,
+        last_launcher: last_launcher(t, gpu),
+    };
+    let listed = longest(&usage.gaps, options);
+    let doubts = trust.doubts(t, gpu, &usage);
+    let mut doubts = doubts.iter().peekable();
+    let mut sums = Sums::default();
+    let mut lists: Vec<(usize, report::Gap)> = Vec::new();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (i, gap) in usage.gaps.iter().enumerate() {
+        let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
+        if !sound {
+            continue;
+        }
+        explainer.explain(gap, doubt, &mut pieces);
+        for piece in &pieces {
+            sums.add(i, piece);
+        }
+        if listed.binary_search(&i).is_ok() {
+            lists.push((i, describe_gap(&explainer, gap, &pieces)));
+        }
+    }
+    lists.sort_by_key(|(i, _)| (std::cmp::Reverse(usage.gaps[*i].len()), *i));
+    let idle: Nanos = usage.gaps.iter().map(Gap::len).sum();
+    let causes = sums.rows(t, idle);
+    let explained: Nanos = causes
+        .iter()
+        .filter(|r| r.cause.is_explained())
+        .map(|r| r.total)
+        .sum();
+    let idle_explained = if idle.0 == 0 {
+        1.0
+    } else {
+        explained.share_of(idle)
+    };
+    report::Gpu {
+        index,
+        name: t.name(gpu.name).to_string(),
+        uuid: t.name(gpu.uuid).to_string(),
+        window_start: from,
+        window_end: to,
+        busy: sound.then_some(usage.busy),
+        idle: sound.then_some(idle),
+        idle_explained: sound.then_some(idle_explained),
+        busy_kernel: usage.kernel,
+        busy_memcpy: usage.memcpy,
+        busy_memset: usage.memset,
+        operations: gpu.ops.len() as u64,
+        startup: from.saturating_sub(t.start()),
+        drain: if gpu.ops.is_empty() {
+            Nanos::ZERO
+        } else {
+            t.end().saturating_sub(to)
+        },
+        usual_lead: explainer.usual_lead,
+        causes,
+        gap_count: usage.gaps.len() as u64,
+        gaps: lists.into_iter().map(|(_, gap)| gap).collect(),
+    }
+}
+
+/// Numbers of the gaps to list, in order of time.
+fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
+    let mut long: Vec<usize> = (0..gaps.len())
+        .filter(|&i| gaps[i].len() >= options.min_gap)
+        .collect();
+    long.sort_by_key(|&i| (std::cmp::Reverse(gaps[i].len()), i));
+    if let Some(most) = options.gaps {
+        long.truncate(most);
+    }
+    long.sort_unstable();
+    long
+}
+
+/// The thread of the last launch of an operation of this device.
+fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
+    let log = t.gpu();
+    let calls = gpu
+        .ops
+        .iter()
+        .filter_map(|op| op.call())
+        .map(|c| log.call_at(c));
+    calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
+}
+
+fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> report::Gap {
+    let t = explainer.engine.t;
+    let ending = explainer.ending(gap);
+    let dispatcher = explainer.dispatcher(gap);
+    let frames = |p: &Piece| t.names().stack(p.stack).map(str::to_string).collect();
+    let parts = pieces.iter().map(|p| Part {
+        start: p.start,
+        end: p.end,
+        cause: p.cause,
+        who: p.who.map(|w| thread_ref(t, w)),
+        what: p.what.text(t),
+        stack: frames(p),
+    });
+    // The host's share ends where the device's own delay begins.
+    let host_end = pieces
+        .iter()
+        .filter(|p| p.who.is_some())
+        .map(|p| p.end)
+        .max();
+    let chain = dispatcher
+        .zip(host_end)
+        .map_or_else(Vec::new, |(thread, end)| {
+            chain::chain(explainer.engine, thread, gap.start, end)
+        });
+    report::Gap {
+        start: gap.start,
+        end: gap.end,
+        next: ending.map(|e| next_op(t, e.op)),
+        dispatcher: dispatcher.map(|d| thread_ref(t, t.who(d, gap.end))),
+        lead_ns: ending.and_then(|e| e.lead()),
+        opened_by: explainer
+            .opened_by(gap)
+            .map(|(call, thread)| opened(t, call, thread)),
+        parts: parts.collect(),
+        chain,
+    }
+}
+
+fn opened(t: &Timeline, call: &Call, thread: ThreadIdx) -> OpenedBy {
+    OpenedBy {
+        call: api::name(call.api()).into_owned(),
+        who: thread_ref(t, t.who(thread, call.start)),
+        stack: Vec::new(),
+    }
+}
+
+fn next_op(t: &Timeline, op: &Op) -> NextOp {
+    let (kind, name) = match op.kind() {
+        OpKind::Kernel { name } => ("kernel", t.name(name).to_string()),
+        OpKind::Memcpy { kind, bytes, .. } => {
+            ("memcpy", format!("{} {}", direction(kind), Bytes(bytes)))
+        }
+        OpKind::Memset { bytes } => ("memset", Bytes(bytes).to_string()),
+        OpKind::Graph => ("graph", t.name(NameId(0)).to_string()),
+    };
+    let stream = t.gpu().stream_of(op);
+    NextOp {
+        kind,
+        name,
+        stream: stream.stream,
+        correlation: op.correlation,
+        pid: stream.pid,
+    }
+}
+
+fn direction(kind: CopyKind) -> &'static str {
+    match kind {
+        CopyKind::HostToDevice => "HtoD",
+        CopyKind::DeviceToHost => "DtoH",
+        CopyKind::DeviceToDevice => "DtoD",
+        CopyKind::HostToHost => "HtoH",
+        CopyKind::PeerToPeer => "PtoP",
+        CopyKind::Unknown | CopyKind::Other(_) => "copy",
+    }
+}

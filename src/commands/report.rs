@@ -4,11 +4,12 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use crate::analyse::report::Report;
+use crate::analyse::{self, report::Report};
 use crate::cli::{GapLimit, ReportOptions};
 use crate::commands::to_stdout;
 use crate::error::{status, Error};
 use crate::event::{Event, ShimState};
+use crate::model::Timeline;
 use crate::present::style::Style;
 use crate::present::{json, report};
 use crate::store::meta::{GpuSource, Meta, Summary};
@@ -58,12 +59,23 @@ pub fn run(options: &ReportOptions) -> anyhow::Result<u8> {
 /// Reads the recording once, event by event.
 fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
     let mut reader = Reader::open(&options.input)?;
+    let meta = reader.meta().clone();
     let mut seen = Seen::default();
+    let mut timeline = Timeline::new(&meta);
     reader.for_each(|event| {
         seen.event(event);
+        timeline.push(event);
         ControlFlow::Continue(())
     })?;
-    let meta = reader.meta().clone();
+    timeline.finish(reader.summary());
+    let mut report = analyse::report(
+        &timeline,
+        &analyse::Options {
+            gpu: None,
+            min_gap: options.min_gap,
+            gaps: options.gap_limit(),
+        },
+    );
     let whole = reader.coverage().is_whole();
     let summary = reader
         .summary()
@@ -71,7 +83,6 @@ fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
         .unwrap_or_else(|| seen.into_summary());
     let mut warnings = reader.coverage().warnings(meta.start());
     warnings.extend(summary.warnings.iter().cloned());
-    let mut report = analysis(options)?;
     add_warnings(&mut report, warnings);
     Ok(Explained {
         report,
@@ -79,10 +90,6 @@ fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
         summary,
         whole,
     })
-}
-
-fn analysis(_options: &ReportOptions) -> anyhow::Result<Report> {
-    anyhow::bail!("the analysis is not built on this branch")
 }
 
 fn gaps_in_full(asked: Option<GapLimit>) -> usize {

@@ -1,1 +1,415 @@
+//! The timeline: every event of a recording, arranged so that any moment of any thread, CPU
+//! and device can be looked up.
+//!
+//! Events may come in any order: [`Timeline::push`] only files them, [`Timeline::finish`]
+//! sorts and joins. Millions of events are held at once, so each is kept as 16 to 40 bytes
+//! and names stay numbers.
+#![forbid(unsafe_code)]
 
+pub mod api;
+pub mod cpu;
+pub mod fxhash;
+pub mod gpu;
+pub mod names;
+pub mod syscall;
+pub mod thread;
+mod tids;
+
+use crate::event::{
+    Cpu, Event, Loss, LossSource, NameId, Pid, Process, Shim, ShimState, Signal, Tid,
+};
+use crate::store::meta::{Meta, Summary, TargetMode};
+use crate::units::Nanos;
+
+use cpu::CpuLog;
+use fxhash::FxHashMap;
+use gpu::GpuLog;
+use names::Names;
+use thread::{Identity, Thread, ThreadIdx, Who};
+use tids::TidMap;
+
+/// A time in which the GPU records of some processes are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blind {
+    pub from: Nanos,
+    pub to: Nanos,
+    /// `None`: of all processes.
+    pub pid: Option<Pid>,
+    pub why: BlindBecause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlindBecause {
+    /// The shim's ring was full.
+    RingFull,
+    /// CUPTI dropped records.
+    CuptiDropped,
+    ClockStep,
+    /// The shim did not collect for a while.
+    NotCollecting,
+}
+
+/// A time in which events of a CPU are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuLoss {
+    pub from: Nanos,
+    pub to: Nanos,
+    pub cpu: Cpu,
+}
+
+/// Records lost, by who lost them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    pub bpf: u64,
+    pub shim: u64,
+    pub cupti: u64,
+    pub clock_steps: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    meta: Meta,
+    summary: Option<Summary>,
+    names: Names,
+    threads: Vec<Thread>,
+    tids: TidMap,
+    cpus: Vec<CpuLog>,
+    gpu: GpuLog,
+    processes: FxHashMap<Pid, Process>,
+    shims: Vec<Shim>,
+    signals: Vec<Signal>,
+    losses: Vec<Loss>,
+    blind: Vec<Blind>,
+    cpu_losses: Vec<CpuLoss>,
+    exits: FxHashMap<Pid, Nanos>,
+    clock_error: Option<Nanos>,
+    events: u64,
+    first: Option<Nanos>,
+    last: Nanos,
+    syscalls: Option<syscall::Table>,
+}
+
+/// Ids of CPUs above this come from a broken recording.
+const MAX_CPUS: usize = 1 << 14;
+
+impl Timeline {
+    pub fn new(meta: &Meta) -> Self {
+        Timeline {
+            meta: meta.clone(),
+            syscalls: Some(syscall::Table::of_machine(&meta.machine)),
+            ..Timeline::default()
+        }
+    }
+
+    fn thread_mut(&mut self, tid: Tid) -> (ThreadIdx, &mut Thread) {
+        let idx = self.tids.get(tid).unwrap_or_else(|| {
+            let idx = ThreadIdx(u32::try_from(self.threads.len()).unwrap_or(u32::MAX));
+            self.threads.push(Thread::new(tid));
+            self.tids.insert(tid, idx);
+            idx
+        });
+        (idx, &mut self.threads[idx.0 as usize])
+    }
+
+    fn cpu_mut(&mut self, cpu: Cpu) -> Option<&mut CpuLog> {
+        let i = usize::from(cpu.0);
+        if i >= MAX_CPUS {
+            return None;
+        }
+        if self.cpus.len() <= i {
+            self.cpus.resize_with(i + 1, CpuLog::default);
+        }
+        self.cpus.get_mut(i)
+    }
+
+    /// Files one event. Any order will do.
+    pub fn push(&mut self, event: &Event) {
+        self.events += 1;
+        if let Some(ts) = event.ts() {
+            self.first = Some(self.first.map_or(ts, |f| f.min(ts)));
+            self.last = self.last.max(ts);
+        }
+        match event {
+            Event::Define(e) => self.names.define(e),
+            Event::Task(e) => {
+                if e.tid.0 != 0 {
+                    self.thread_mut(e.tid).1.task(e);
+                }
+            }
+            Event::Exit(e) => {
+                self.thread_mut(e.tid).1.exit(e.ts);
+                if e.pid.0 == e.tid.0 {
+                    let at = self.exits.entry(e.pid).or_insert(e.ts);
+                    *at = (*at).max(e.ts);
+                }
+            }
+            Event::Switch(e) => {
+                // Tid 0 is the idle task of every CPU: a CPU's state, not a thread's.
+                if e.prev.0 != 0 {
+                    self.thread_mut(e.prev).1.off(e);
+                }
+                if e.next.0 != 0 {
+                    self.thread_mut(e.next).1.on(e.ts, e.cpu);
+                }
+                if let Some(cpu) = self.cpu_mut(e.cpu) {
+                    cpu.switch(e);
+                }
+            }
+            Event::Waking(e) => {
+                if e.wakee.0 != 0 {
+                    self.thread_mut(e.wakee)
+                        .1
+                        .wake(e.ts, e.cpu, e.waker, e.context);
+                }
+            }
+            Event::Interrupt(e) => {
+                if let Some(cpu) = self.cpu_mut(e.cpu) {
+                    cpu.interrupt(e);
+                }
+            }
+            Event::Wait(e) => self.thread_mut(e.tid).1.wait(*e),
+            Event::Stall(e) => self.thread_mut(e.tid).1.stall(*e),
+            Event::Signal(e) => self.signals.push(*e),
+            Event::GpuOp(e) => {
+                self.last = self.last.max(e.end);
+                self.gpu.op(e);
+            }
+            Event::GpuInvalid(e) => self.gpu.invalid(*e),
+            Event::ApiCall(e) => {
+                self.last = self.last.max(e.end);
+                let (idx, _) = self.thread_mut(e.tid);
+                let call = self.gpu.call(e, idx);
+                self.threads[idx.0 as usize].call(call);
+            }
+            Event::Sync(e) => self.gpu.sync(e),
+            Event::Overhead(e) => self.gpu.overhead(*e),
+            Event::Device(e) => self.gpu.device(e),
+            Event::Shim(e) => self.shims.push(*e),
+            Event::Process(e) => {
+                self.processes.insert(e.pid, *e);
+            }
+            Event::Clock(e) => {
+                self.clock_error = Some(self.clock_error.map_or(e.error, |w| w.max(e.error)));
+            }
+            Event::Loss(e) => self.losses.push(*e),
+        }
+    }
+
+    /// Sorts and joins. Without a summary the recording was cut, and ends with its last event.
+    pub fn finish(&mut self, summary: Option<&Summary>) {
+        self.summary = summary.cloned();
+        self.names.finish();
+        let names = &self.names;
+        self.gpu.finish(|id| names.get(id).to_string());
+        let start = self.start();
+        let table = self.syscalls();
+        for thread in &mut self.threads {
+            thread.launches = self.gpu.finish_thread(thread.calls_mut());
+            thread.finish(start, |nr| table.group(nr) == syscall::Group::Yield);
+        }
+        for cpu in &mut self.cpus {
+            cpu.finish();
+        }
+        self.signals.sort_by_key(|s| s.ts);
+        self.shims.sort_by_key(|s| (s.pid, s.ts));
+        self.losses.sort_by_key(|l| (l.from, l.to));
+        self.place_losses();
+    }
+
+    fn place_losses(&mut self) {
+        for loss in &self.losses {
+            let blind = |pid, why| Blind {
+                from: loss.from,
+                to: loss.to,
+                pid,
+                why,
+            };
+            match loss.source {
+                LossSource::Bpf(cpu) => self.cpu_losses.push(CpuLoss {
+                    from: loss.from,
+                    to: loss.to,
+                    cpu,
+                }),
+                LossSource::ShimRing(pid) => {
+                    self.blind.push(blind(Some(pid), BlindBecause::RingFull));
+                }
+                LossSource::Cupti(pid) => {
+                    self.blind
+                        .push(blind(Some(pid), BlindBecause::CuptiDropped));
+                }
+                LossSource::ClockStep => self.blind.push(blind(None, BlindBecause::ClockStep)),
+            }
+        }
+        let end = self.end();
+        for (i, shim) in self.shims.iter().enumerate() {
+            let collecting = match shim.state {
+                ShimState::Active => true,
+                ShimState::Dormant | ShimState::Paused | ShimState::Busy | ShimState::Failed => {
+                    false
+                }
+            };
+            let was_active = self.shims[..i]
+                .iter()
+                .any(|s| s.pid == shim.pid && s.state == ShimState::Active);
+            if collecting || !was_active {
+                continue;
+            }
+            let until = self.shims[i + 1..]
+                .iter()
+                .find(|s| s.pid == shim.pid && s.state == ShimState::Active)
+                .map_or(end, |s| s.ts);
+            self.blind.push(Blind {
+                from: shim.ts,
+                to: until,
+                pid: Some(shim.pid),
+                why: BlindBecause::NotCollecting,
+            });
+        }
+        self.blind.sort_by_key(|b| (b.from, b.to, b.pid));
+    }
+
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    pub fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+
+    /// Beginning of the recording, or its first event when the header does not say.
+    pub fn start(&self) -> Nanos {
+        if self.meta.start_mono_ns == 0 {
+            self.first.unwrap_or(Nanos::ZERO)
+        } else {
+            self.meta.start()
+        }
+    }
+
+    pub fn end(&self) -> Nanos {
+        let end = match &self.summary {
+            Some(s) if s.end_mono_ns != 0 => s.end(),
+            Some(_) | None => self.last,
+        };
+        end.max(self.start())
+    }
+
+    /// The window of a device is the recording, rather than its first to its last operation.
+    pub fn window_is_recording(&self) -> bool {
+        match self.meta.mode {
+            TargetMode::Launch => false,
+            TargetMode::Attach | TargetMode::All => true,
+        }
+    }
+
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id)
+    }
+
+    pub fn syscalls(&self) -> syscall::Table {
+        self.syscalls
+            .unwrap_or_else(|| syscall::Table::of_machine(""))
+    }
+
+    pub fn threads(&self) -> impl Iterator<Item = (ThreadIdx, &Thread)> {
+        (0..).map(ThreadIdx).zip(&self.threads)
+    }
+
+    pub fn thread(&self, idx: ThreadIdx) -> &Thread {
+        &self.threads[idx.0 as usize]
+    }
+
+    pub fn find(&self, tid: Tid) -> Option<ThreadIdx> {
+        self.tids.get(tid)
+    }
+
+    pub fn cpu(&self, cpu: Cpu) -> Option<&CpuLog> {
+        self.cpus.get(usize::from(cpu.0))
+    }
+
+    pub fn gpu(&self) -> &GpuLog {
+        &self.gpu
+    }
+
+    /// Who `thread` was at `t`.
+    pub fn who(&self, thread: ThreadIdx, t: Nanos) -> Who {
+        Who {
+            thread,
+            identity: self.thread(thread).identity_at(t),
+        }
+    }
+
+    pub fn identity(&self, who: Who) -> Option<&Identity> {
+        self.thread(who.thread).identity(who.identity)
+    }
+
+    /// The process of `who`; a thread without an identity is taken for its own process.
+    pub fn pid(&self, who: Who) -> Pid {
+        self.identity(who)
+            .map_or(Pid(self.thread(who.thread).tid.0), |i| i.pid)
+    }
+
+    pub fn comm(&self, who: Who) -> &str {
+        match self.identity(who).map(|i| self.name(i.comm)) {
+            Some(name) if !name.is_empty() => name,
+            Some(_) | None => "?",
+        }
+    }
+
+    pub fn process(&self, pid: Pid) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// By process, then time.
+    pub fn shims(&self) -> &[Shim] {
+        &self.shims
+    }
+
+    /// By time.
+    pub fn signals(&self) -> &[Signal] {
+        &self.signals
+    }
+
+    /// When GPU records are missing, by time.
+    pub fn blind(&self) -> &[Blind] {
+        &self.blind
+    }
+
+    /// When scheduling events are missing, by time.
+    pub fn cpu_losses(&self) -> &[CpuLoss] {
+        &self.cpu_losses
+    }
+
+    pub fn lost(&self) -> Lost {
+        let mut lost = Lost::default();
+        for loss in &self.losses {
+            let sum = match loss.source {
+                LossSource::Bpf(_) => &mut lost.bpf,
+                LossSource::ShimRing(_) => &mut lost.shim,
+                LossSource::Cupti(_) => &mut lost.cupti,
+                LossSource::ClockStep => {
+                    lost.clock_steps += 1;
+                    continue;
+                }
+            };
+            *sum = sum.saturating_add(loss.count);
+        }
+        lost
+    }
+
+    /// When the process ended, if it did.
+    pub fn exit_of(&self, pid: Pid) -> Option<Nanos> {
+        self.exits.get(&pid).copied()
+    }
+
+    pub fn clock_error(&self) -> Option<Nanos> {
+        self.clock_error
+    }
+}

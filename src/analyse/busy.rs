@@ -1,0 +1,124 @@
+//! When a device was busy, and its gaps.
+//!
+//! Busy is the union of all operations over all streams, contexts and processes of the
+//! device: copies and memsets count, synchronisation records do not. The longest end so far
+//! is carried along, so a short operation inside a long one opens no gap.
+#![forbid(unsafe_code)]
+
+use crate::event::OpKind;
+use crate::model::fxhash::FxHashMap;
+use crate::model::gpu::{Op, StreamIdx};
+use crate::units::Nanos;
+
+/// An interval in which the device had no operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub(super) start: Nanos,
+    pub(super) end: Nanos,
+    /// Index of the operation that ended it; `None` when it is still open at the end of the window.
+    pub(super) next: Option<u32>,
+    /// The operation whose end opened it; `None` at the start of the window.
+    pub(super) opener: Option<u32>,
+    /// The operation before `next` on its own stream.
+    pub(super) before_on_stream: Option<u32>,
+}
+
+impl Gap {
+    pub(super) fn len(&self) -> Nanos {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) busy: Nanos,
+    pub(super) kernel: Nanos,
+    pub(super) memcpy: Nanos,
+    pub(super) memset: Nanos,
+    pub(super) gaps: Vec<Gap>,
+}
+
+/// First start and last end of the operations that can be believed.
+pub(super) fn extent(ops: &[Op]) -> Option<(Nanos, Nanos)> {
+    let sound = || ops.iter().filter(|o| !o.outlasts_followers());
+    let start = sound().map(|o| o.start).min()?;
+    let end = sound().map(|o| o.end).max()?;
+    Some((start, end))
+}
+
+/// Length of a union of intervals that come by start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Union {
+    total: u64,
+    end: Nanos,
+}
+
+impl Union {
+    fn add(&mut self, start: Nanos, end: Nanos) {
+        let from = start.max(self.end);
+        if from < end {
+            self.total += end.0 - from.0;
+            self.end = end;
+        }
+    }
+}
+
+fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(u32::MAX)
+}
+
+/// `ops` are by start. What lies outside of `[from, to)` is cut off.
+pub(super) fn usage(ops: &[Op], from: Nanos, to: Nanos) -> Usage {
+    let mut usage = Usage::default();
+    let (mut kernel, mut memcpy, mut memset) =
+        (Union::default(), Union::default(), Union::default());
+    let mut end = from;
+    let mut opener = None;
+    let mut last_on_stream: FxHashMap<StreamIdx, u32> = FxHashMap::default();
+    for (i, op) in ops.iter().enumerate() {
+        if op.outlasts_followers() {
+            continue;
+        }
+        let before_on_stream = last_on_stream.insert(op.stream, index(i));
+        if op.start >= to {
+            break;
+        }
+        if op.end < from {
+            continue;
+        }
+        let (start, stop) = (op.start.max(from), op.end.min(to));
+        if start > end {
+            usage.gaps.push(Gap {
+                start: end,
+                end: start,
+                next: Some(index(i)),
+                opener,
+                before_on_stream,
+            });
+        }
+        if stop >= end {
+            end = stop;
+            opener = Some(index(i));
+        }
+        match op.kind() {
+            OpKind::Kernel { .. } | OpKind::Graph => kernel.add(start, stop),
+            OpKind::Memcpy { .. } => memcpy.add(start, stop),
+            OpKind::Memset { .. } => memset.add(start, stop),
+        }
+    }
+    if end < to {
+        usage.gaps.push(Gap {
+            start: end,
+            end: to,
+            next: None,
+            opener,
+            before_on_stream: None,
+        });
+    }
+    let idle: u64 = usage.gaps.iter().map(|g| g.len().0).sum();
+    usage.busy = Nanos(to.saturating_sub(from).0 - idle);
+    usage.kernel = Nanos(kernel.total);
+    usage.memcpy = Nanos(memcpy.total);
+    usage.memset = Nanos(memset.total);
+    usage
+}

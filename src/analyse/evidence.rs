@@ -1,0 +1,185 @@
+//! Sentences that let a person check a claim: who, how often, how long, when, beside whom.
+#![forbid(unsafe_code)]
+
+use crate::analyse::cause::Cause;
+use crate::analyse::sums::Share;
+use crate::analyse::what::{describe, What};
+use crate::model::syscall::Table;
+use crate::model::thread::{State, Who};
+use crate::model::Timeline;
+use crate::units::{Count, Nanos};
+
+/// Shares that get a sentence.
+const SENTENCES: usize = 3;
+
+pub(super) fn sentences(t: &Timeline, cause: Cause, shares: &[Share]) -> Vec<String> {
+    shares
+        .iter()
+        .take(SENTENCES)
+        .map(|s| sentence(t, cause, s))
+        .collect()
+}
+
+/// When, from the beginning of the recording.
+fn at(t: &Timeline, when: Nanos) -> String {
+    format!("+{}", when.saturating_sub(t.start()))
+}
+
+/// `12 times, 34.5 ms, longest 4.10 ms at +1.20 s`
+fn amount(t: &Timeline, s: &Share) -> String {
+    let longest = s.longest.len();
+    let when = at(t, s.longest.start);
+    if s.count == 1 {
+        format!("once, {} at {when}", s.total)
+    } else {
+        format!(
+            "{} times, {} in all, longest {longest} at {when}",
+            Count(s.count),
+            s.total
+        )
+    }
+}
+
+fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
+    let amount = amount(t, s);
+    let who = s.who.map(|w| describe(t, w));
+    let what = s.what.text(t);
+    let Some(who) = who else {
+        return if what.is_empty() {
+            amount
+        } else {
+            format!("{what}: {amount}")
+        };
+    };
+    match s.what {
+        What::Ran(_) | What::RanTid(_) => {
+            let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
+            format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}")
+        }
+        What::In(_) => format!("{who} was in {what}: {amount}"),
+        What::Before(_) => format!("{who} ran {what}: {amount}"),
+        What::Irq(_) => {
+            let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
+            format!("{who} was interrupted by {what}{cpu}: {amount}")
+        }
+        What::Wait { .. } => {
+            let state = state_text(t, s).map_or_else(String::new, |st| format!(" in state {st}"));
+            format!("{who} waited in {what}{state}: {amount}{}", frames(t, s))
+        }
+        What::Lock { holder, .. } => {
+            let meanwhile = holder.map_or_else(String::new, |h| meanwhile(t, s, h));
+            let waited = match cause {
+                Cause::Gil => "the interpreter lock, ",
+                _ => "",
+            };
+            format!("{who} waited for {waited}{what}: {amount}{meanwhile}")
+        }
+        What::Stopped { .. } => format!("{who} was {what}: {amount}"),
+        What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
+        What::Say(_) | What::Nothing | What::AfterStream(_) | What::Missing(_) => {
+            let role = match cause {
+                Cause::DataLoading => "loader ",
+                _ => "",
+            };
+            format!("{role}{who}: {what}: {amount}")
+        }
+    }
+}
+
+/// CPU of the thread around the longest piece.
+fn cpu_of(t: &Timeline, s: &Share) -> Option<u16> {
+    let thread = t.thread(s.longest.who?.thread);
+    let state = thread.states(s.longest.start, s.longest.end).next()?.state;
+    match state {
+        State::Running { cpu } | State::Runnable { cpu, .. } => cpu.map(|c| c.0),
+        State::Unknown | State::Blocked(_) | State::Exited => None,
+    }
+}
+
+/// The state as ps prints it.
+fn state_text(t: &Timeline, s: &Share) -> Option<&'static str> {
+    let thread = t.thread(s.longest.who?.thread);
+    let State::Blocked(sleep) = thread.states(s.longest.start, s.longest.end).next()?.state else {
+        return None;
+    };
+    let state = sleep.state?;
+    let io = sleep.flags.has(crate::event::SwitchFlags::IOWAIT);
+    Some(match (state & 0x2 != 0, io) {
+        (true, true) => "D (uninterruptible, waiting for I/O)",
+        (true, false) => "D (uninterruptible)",
+        (false, _) => "S (sleeping)",
+    })
+}
+
+/// The innermost frames of the longest wait.
+fn frames(t: &Timeline, s: &Share) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<&str> = t
+        .names()
+        .stack(s.longest.stack)
+        .filter(|f| !f.is_empty() && !crate::model::names::is_scheduler(f))
+        .take(SHOWN)
+        .collect();
+    if shown.is_empty() {
+        String::new()
+    } else {
+        format!("; kernel stack {}", shown.join(" < "))
+    }
+}
+
+/// What another thread did during the longest piece: the evidence against the holder of a lock.
+fn meanwhile(t: &Timeline, s: &Share, holder: Who) -> String {
+    let thread = t.thread(holder.thread);
+    let (mut running, mut runnable, mut unknown) = (0, 0, 0);
+    let mut waits: Vec<(u64, String)> = Vec::new();
+    for h in thread.states(s.longest.start, s.longest.end) {
+        let len = h.len().0;
+        match h.state {
+            State::Running { .. } => running += len,
+            State::Runnable { .. } => runnable += len,
+            State::Unknown | State::Exited => unknown += len,
+            State::Blocked(sleep) => {
+                let name = wait_name(t.syscalls(), sleep.syscall);
+                match waits.iter_mut().find(|w| w.1 == name) {
+                    Some(w) => w.0 += len,
+                    None => waits.push((len, name)),
+                }
+            }
+        }
+    }
+    waits.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let mut did: Vec<(u64, String)> = vec![
+        (running, "running".to_string()),
+        (runnable, "waiting for a CPU".to_string()),
+        (unknown, "not recorded".to_string()),
+    ];
+    did.extend(
+        waits
+            .into_iter()
+            .map(|(len, name)| (len, format!("asleep in {name}"))),
+    );
+    did.retain(|d| d.0 > 0);
+    did.sort_by_key(|d| std::cmp::Reverse(d.0));
+    if did.is_empty() {
+        return String::new();
+    }
+    let list: Vec<String> = did
+        .iter()
+        .take(3)
+        .map(|(len, text)| format!("{text} {}", Nanos(*len)))
+        .collect();
+    format!(
+        "; in the longest, {} was {}",
+        t.comm(holder),
+        list.join(", ")
+    )
+}
+
+fn wait_name(table: Table, syscall: Option<u16>) -> String {
+    match syscall {
+        Some(nr) => table
+            .name(nr)
+            .map_or_else(|| format!("system call {nr}"), str::to_string),
+        None => "the kernel".to_string(),
+    }
+}

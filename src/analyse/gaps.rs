@@ -1,0 +1,383 @@
+//! One gap: whose it is, and how it divides.
+//!
+//! The lead rule comes first. What was launched before the device ran dry is the device's
+//! own delay; otherwise the host owes the time until the launch call returned.
+#![forbid(unsafe_code)]
+
+use crate::analyse::busy::Gap;
+use crate::analyse::calls;
+use crate::analyse::cause::Cause;
+use crate::analyse::device::{self, Queued};
+use crate::analyse::partition::{Engine, Role, Task, WALK_DEPTH};
+use crate::analyse::what::{Piece, What};
+use crate::event::StackId;
+use crate::model::api::Class;
+use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::thread::ThreadIdx;
+use crate::units::Nanos;
+
+/// Delay between dependent operations that needs no other explanation.
+const INTRINSIC: Nanos = Nanos::from_micros(10);
+
+/// No healthy launch takes longer: a median above it comes from waits that all look alike.
+const LONGEST_USUAL_LEAD: Nanos = Nanos::from_micros(50);
+
+/// After a synchronising call this much running is still its price: the refill.
+const REFILL: Nanos = Nanos::from_micros(50);
+
+/// What a gap can be explained with.
+#[derive(Debug)]
+pub(super) struct Explainer<'a> {
+    pub(super) engine: &'a Engine<'a>,
+    pub(super) gpu: &'a Gpu,
+    pub(super) usual_lead: Option<Nanos>,
+    pub(super) min_gap: Nanos,
+    /// Thread of the last launch: it owes the launch that an open gap still waits for.
+    pub(super) last_launcher: Option<ThreadIdx>,
+}
+
+/// The operation that ended a gap, with its launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending<'a> {
+    pub(super) op: &'a Op,
+    pub(super) launch: Option<&'a Call>,
+}
+
+impl Ending<'_> {
+    /// Start of the operation minus end of its launch call.
+    pub(super) fn lead(&self) -> Option<i64> {
+        let launch = self.launch?;
+        let (start, end) = (self.op.start.0, launch.end.0);
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        Some(if start >= end {
+            signed(start - end)
+        } else {
+            -signed(end - start)
+        })
+    }
+}
+
+/// Median lead of the operations that were launched to an empty device.
+pub(super) fn usual_lead(engine: &Engine<'_>, gpu: &Gpu, gaps: &[Gap]) -> Option<Nanos> {
+    let log = engine.t.gpu();
+    let mut leads: Vec<u64> = gaps
+        .iter()
+        .filter_map(|gap| {
+            let op = &gpu.ops[gap.next? as usize];
+            let launch = log.call_at(op.call()?);
+            let to_empty = op.is_first_of_call() && launch.end >= gap.start;
+            to_empty.then(|| op.start.saturating_sub(launch.end).0)
+        })
+        .collect();
+    if leads.is_empty() {
+        return None;
+    }
+    let middle = (leads.len() - 1) / 2;
+    Some(Nanos(*leads.select_nth_unstable(middle).1))
+}
+
+impl<'a> Explainer<'a> {
+    pub(super) fn ending(&self, gap: &Gap) -> Option<Ending<'a>> {
+        let op = &self.gpu.ops[gap.next? as usize];
+        let launch = op.call().map(|c| self.engine.t.gpu().call_at(c));
+        Some(Ending { op, launch })
+    }
+
+    pub(super) fn dispatcher(&self, gap: &Gap) -> Option<ThreadIdx> {
+        match gap.next {
+            Some(_) => self.ending(gap)?.launch.map(|l| l.thread),
+            None => self.last_launcher,
+        }
+    }
+
+    fn usual(&self) -> Nanos {
+        self.usual_lead.unwrap_or(INTRINSIC).min(LONGEST_USUAL_LEAD)
+    }
+
+    fn whole(gap: &Gap, cause: Cause, what: What, out: &mut Vec<Piece>) {
+        out.push(Piece {
+            start: gap.start,
+            end: gap.end,
+            cause,
+            who: None,
+            what,
+            stack: StackId::default(),
+        });
+    }
+
+    /// The pieces of `gap`, in order, covering it exactly. `doubt` says why records around it cannot
+    /// be trusted.
+    pub(super) fn explain(&self, gap: &Gap, doubt: Option<What>, out: &mut Vec<Piece>) {
+        out.clear();
+        if let Some(what) = doubt {
+            return Self::whole(gap, Cause::UnknownMeasurement, what, out);
+        }
+        match self.ending(gap) {
+            None => self.open(gap, out),
+            Some(Ending { op, launch: None }) => {
+                let what = if op.is_from_graph() {
+                    "the launch of a graph was not recorded"
+                } else {
+                    "the launch call was not recorded"
+                };
+                Self::whole(gap, Cause::UnknownMeasurement, What::Say(what), out);
+            }
+            Some(Ending { op, .. }) if op.starts_before_launch() => {
+                let what = What::Say("the next operation seems to start before its launch");
+                Self::whole(gap, Cause::UnknownMeasurement, what, out);
+            }
+            Some(Ending {
+                op,
+                launch: Some(launch),
+            }) => self.closed(gap, op, launch, out),
+        }
+        settle(gap, out);
+    }
+
+    /// Nothing came until the end of the window.
+    fn open(&self, gap: &Gap, out: &mut Vec<Piece>) {
+        match self.last_launcher {
+            Some(thread) => {
+                self.engine
+                    .explain(dispatcher_task(thread), gap.start, gap.end, out);
+            }
+            None => Self::whole(
+                gap,
+                Cause::Unknown,
+                What::Say("nothing was ever launched"),
+                out,
+            ),
+        }
+    }
+
+    fn closed(&self, gap: &Gap, op: &Op, launch: &Call, out: &mut Vec<Piece>) {
+        let submitted = self.submitted(op, launch);
+        let handed_over = submitted.clamp(gap.start, gap.end);
+        if gap.len() < self.min_gap {
+            let who = |at| Some(self.engine.t.who(launch.thread, at));
+            let piece = |start, end, cause, who, what| Piece {
+                start,
+                end,
+                cause,
+                who,
+                what,
+                stack: StackId::default(),
+            };
+            if gap.start < handed_over {
+                out.push(piece(
+                    gap.start,
+                    handed_over,
+                    Cause::LaunchBound,
+                    who(gap.start),
+                    What::In(launch.api()),
+                ));
+            }
+            if handed_over < gap.end {
+                let cause = Cause::GpuLaunchLatency;
+                out.push(piece(handed_over, gap.end, cause, None, What::Nothing));
+            }
+            return;
+        }
+        if gap.start < handed_over {
+            let task = dispatcher_task(launch.thread);
+            self.engine.explain(task, gap.start, handed_over, out);
+            self.charge_refill(gap, launch.thread, out);
+        }
+        if handed_over < gap.end {
+            self.device_side(gap, op, launch, handed_over, out);
+        }
+    }
+
+    /// When the device had been told. A node of a graph is told with the first one.
+    fn submitted(&self, op: &Op, launch: &Call) -> Nanos {
+        if !op.is_first_of_call() {
+            return launch.start.min(op.start);
+        }
+        // A copy that the host waits for returns long after it was queued. (The host itself works on
+        // a pageable copy all that time, so there the whole call counts.)
+        let waits = launch.class == Class::Memcpy
+            && launch.waited_for_its_op()
+            && !launch.is_pageable_copy();
+        if waits {
+            let queued = launch.start.0.saturating_add(self.usual().max(INTRINSIC).0);
+            return launch.end.min(Nanos(queued));
+        }
+        launch.end
+    }
+
+    /// `[from, gap.end)`: the operation was queued and did not start.
+    fn device_side(&self, gap: &Gap, op: &Op, launch: &Call, from: Nanos, out: &mut Vec<Piece>) {
+        let mut push = |start: Nanos, end: Nanos, cause, what| {
+            if start < end {
+                out.push(Piece {
+                    start,
+                    end,
+                    cause,
+                    who: None,
+                    what,
+                    stack: StackId::default(),
+                });
+            }
+        };
+        let usual = self.usual();
+        let waited = gap.end.saturating_sub(from);
+        let latency = (Cause::GpuLaunchLatency, What::Nothing);
+        if waited <= usual.max(INTRINSIC) {
+            return push(from, gap.end, latency.0, latency.1);
+        }
+        let found = device::cause(
+            self.engine.t,
+            &Queued {
+                gpu: self.gpu,
+                gap: *gap,
+                op,
+                launch,
+                usual,
+            },
+        );
+        let late_host = from > gap.start;
+        let starts = if late_host {
+            Nanos(from.0.saturating_add(usual.0)).min(gap.end)
+        } else {
+            from
+        };
+        match found {
+            Some((cause, what)) => {
+                push(from, starts, latency.0, latency.1);
+                push(starts, gap.end, cause, what);
+            }
+            // Half of all leads are above the median. Without a sign of anything else, some more of
+            // the same is the likelier story.
+            None if waited.0 <= usual.0 + usual.max(INTRINSIC).0 => {
+                push(from, gap.end, latency.0, latency.1);
+            }
+            None => {
+                let what = What::Say("queued in time; nothing recorded says what held it up");
+                push(from, starts, latency.0, latency.1);
+                push(starts, gap.end, Cause::Unknown, what);
+            }
+        }
+    }
+
+    /// The call in which the host waited when the device ran dry.
+    pub(super) fn opened_by(&self, gap: &Gap) -> Option<(&'a Call, ThreadIdx)> {
+        let t = self.engine.t;
+        let opener = gap.opener.map(|i| &self.gpu.ops[i as usize]);
+        let launcher = opener.and_then(Op::call).map(|c| t.gpu().call_at(c).thread);
+        let last_busy = gap.start.saturating_sub(Nanos(1));
+        [self.dispatcher(gap), launcher]
+            .into_iter()
+            .flatten()
+            .find_map(|thread| {
+                let call = self.engine.calls(thread).outermost(last_busy)?;
+                let blocks = calls::cause_of(call).is_some() && call.end >= gap.start;
+                blocks.then_some((call, thread))
+            })
+    }
+
+    /// The first running after a synchronising call is still its price.
+    fn charge_refill(&self, gap: &Gap, dispatcher: ThreadIdx, pieces: &mut Vec<Piece>) {
+        let first = pieces.iter().position(|p| p.cause == Cause::Sync);
+        let (mut i, what) = match first {
+            Some(first) => (first + 1, pieces[first].what),
+            None => match self.just_synchronised(gap, dispatcher) {
+                Some(call) => (0, What::In(call.api())),
+                None => return,
+            },
+        };
+        let mut left = REFILL.0;
+        while i < pieces.len() && left > 0 {
+            let piece = pieces[i];
+            let own = matches!(piece.cause, Cause::LaunchBound | Cause::Compute)
+                && piece.who.is_some_and(|w| w.thread == dispatcher);
+            if own {
+                let len = piece.len().0;
+                let charged = Piece {
+                    cause: Cause::Sync,
+                    what,
+                    ..piece
+                };
+                if len <= left {
+                    pieces[i] = charged;
+                } else {
+                    let cut = Nanos(piece.start.0 + left);
+                    pieces[i] = Piece {
+                        end: cut,
+                        ..charged
+                    };
+                    pieces.insert(
+                        i + 1,
+                        Piece {
+                            start: cut,
+                            ..piece
+                        },
+                    );
+                }
+                left -= len.min(left);
+            }
+            i += 1;
+        }
+    }
+
+    /// The synchronising call that returned as the gap opened. The clocks of host and device agree
+    /// to some microseconds only, so it may seem to have returned before.
+    fn just_synchronised(&self, gap: &Gap, dispatcher: ThreadIdx) -> Option<&'a Call> {
+        const CLOCKS: Nanos = Nanos::from_micros(5);
+        let call = self
+            .engine
+            .calls(dispatcher)
+            .innermost(gap.start.saturating_sub(CLOCKS))?;
+        (calls::cause_of(call) == Some(Cause::Sync)).then_some(call)
+    }
+}
+
+pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
+    Task {
+        thread,
+        role: Role::Dispatcher,
+        depth: WALK_DEPTH,
+    }
+}
+
+/// Makes sure of what everything else relies on: pieces in order, disjoint, covering the gap. A hole
+/// would be a defect, and is called unknown. Equal neighbours become one.
+fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
+    let mut at = gap.start;
+    let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
+    let hole = |start, end| Piece {
+        start,
+        end,
+        cause: Cause::Unknown,
+        who: None,
+        what: What::Nothing,
+        stack: StackId::default(),
+    };
+    let add = |piece: Piece, settled: &mut Vec<Piece>| match settled.last_mut() {
+        Some(last) if (last.cause, last.who, last.what) == (piece.cause, piece.who, piece.what) => {
+            last.end = piece.end;
+        }
+        Some(_) | None => settled.push(piece),
+    };
+    for piece in pieces.iter() {
+        let (start, end) = (piece.start.max(at), piece.end.min(gap.end));
+        if start >= end {
+            continue;
+        }
+        if at < start {
+            add(hole(at, start), &mut settled);
+        }
+        add(
+            Piece {
+                start,
+                end,
+                ..*piece
+            },
+            &mut settled,
+        );
+        at = end;
+    }
+    if at < gap.end {
+        add(hole(at, gap.end), &mut settled);
+    }
+    *pieces = settled;
+}

@@ -1,0 +1,649 @@
+//! What a thread did, nanosecond by nanosecond, and which cause that is.
+//!
+//! The order of the decisions is that of "Rules of attribution" in `causes.md`: lost records,
+//! the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
+//! CUDA call, asleep, in its own code. A wait that only passes on somebody else's lateness
+//! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
+
+use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
+use crate::analyse::cause::Cause;
+use crate::analyse::intervals::Intervals;
+use crate::analyse::waits::{self, Object, Wait};
+use crate::analyse::walk;
+use crate::analyse::what::{Piece, Stop, What};
+use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
+use crate::model::fxhash::{FxHashMap, FxHasher};
+use crate::model::gpu::Call;
+use crate::model::names::Traits;
+use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
+use crate::model::Timeline;
+use crate::units::Nanos;
+
+/// How many wakers are followed from the dispatcher back.
+pub(super) const WALK_DEPTH: u32 = 1;
+
+/// A CPU that takes longer than this to get going for a woken thread woke slowly.
+const SLOW_WAKE: Nanos = Nanos::from_micros(50);
+
+/// Whose time is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The thread that owes the launch.
+    Dispatcher,
+    /// A thread that the dispatcher waited for.
+    Helper { loader: bool },
+}
+
+/// A thread's time to be explained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    pub(super) thread: ThreadIdx,
+    pub(super) role: Role,
+    /// Wakers that may still be followed.
+    pub(super) depth: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Overhead {
+    start: Nanos,
+    end: Nanos,
+    kind: OverheadKind,
+}
+
+#[derive(Debug)]
+pub(super) struct Engine<'a> {
+    pub(super) t: &'a Timeline,
+    pub(super) launching: HashSet<Pid, BuildHasherDefault<FxHasher>>,
+    lost_anywhere: Intervals,
+    lost_on: FxHashMap<Cpu, Intervals>,
+    /// Work for us inside the target.
+    observer: Overheads,
+    /// Loading and compiling.
+    loading: Overheads,
+}
+
+/// By thread, and for records that name no thread by process.
+#[derive(Clone, Debug, Default)]
+struct Overheads {
+    threads: FxHashMap<ThreadIdx, Vec<Overhead>>,
+    processes: FxHashMap<Pid, Vec<Overhead>>,
+}
+
+impl Overheads {
+    fn collect(t: &Timeline, wanted: impl Fn(OverheadKind) -> bool) -> Self {
+        let mut all = Overheads::default();
+        for o in t.gpu().overheads().iter().filter(|o| wanted(o.kind)) {
+            let list = match o.tid {
+                Some(tid) => match t.find(tid) {
+                    Some(thread) => all.threads.entry(thread).or_default(),
+                    None => continue,
+                },
+                None => all.processes.entry(o.pid).or_default(),
+            };
+            // They come by start; what overlaps an earlier one is cut off, so ends are in order too.
+            let start = list
+                .last()
+                .map_or(o.start, |last: &Overhead| last.end.max(o.start));
+            if start < o.end {
+                list.push(Overhead {
+                    start,
+                    end: o.end,
+                    kind: o.kind,
+                });
+            }
+        }
+        all
+    }
+
+    fn in_list<'a>(
+        list: Option<&'a Vec<Overhead>>,
+        from: Nanos,
+        to: Nanos,
+    ) -> impl Iterator<Item = Overhead> + 'a {
+        let list = list.map_or(&[][..], Vec::as_slice);
+        let first = list.partition_point(|o| o.end <= from);
+        list[first..]
+            .iter()
+            .take_while(move |o| o.start < to)
+            .copied()
+    }
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(t: &'a Timeline) -> Self {
+        let mut launching = HashSet::default();
+        for (idx, thread) in t.threads() {
+            if thread.launches > 0 {
+                launching.extend(thread.identities().iter().map(|i| i.pid));
+                launching.insert(t.pid(t.who(idx, t.end())));
+            }
+        }
+        let spans = |keep: &dyn Fn(Cpu) -> bool| {
+            let of = t.cpu_losses().iter().filter(|l| keep(l.cpu));
+            Intervals::union_of(of.map(|l| (l.from, l.to)).collect())
+        };
+        let mut lost_on = FxHashMap::default();
+        for loss in t.cpu_losses() {
+            lost_on
+                .entry(loss.cpu)
+                .or_insert_with(|| spans(&|cpu| cpu == loss.cpu));
+        }
+        Engine {
+            t,
+            launching,
+            lost_anywhere: spans(&|_| true),
+            lost_on,
+            observer: Overheads::collect(t, |kind| {
+                matches!(
+                    kind,
+                    OverheadKind::BufferRequest
+                        | OverheadKind::BufferFlush
+                        | OverheadKind::Instrumentation
+                )
+            }),
+            loading: Overheads::collect(t, |kind| {
+                matches!(
+                    kind,
+                    OverheadKind::DriverCompiler
+                        | OverheadKind::ModuleLoading
+                        | OverheadKind::LazyFunctionLoading
+                )
+            }),
+        }
+    }
+
+    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a> {
+        Calls::of(self.t.gpu(), self.t.thread(thread))
+    }
+
+    /// Explains `[from, to)` of a thread; the pieces cover it in order.
+    pub(super) fn explain(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
+        for s in self.t.thread(task.thread).states(from, to) {
+            match self.losses_that_matter(&s) {
+                None => self.observed(task, &s, out),
+                Some(lost) => lost.cut(s.start, s.end, |a, b, is_lost| {
+                    if is_lost {
+                        let what = What::Say("scheduling events were lost");
+                        self.push(task, a, b, Cause::UnknownMeasurement, what, out);
+                    } else {
+                        self.observed(task, &s.part(a, b), out);
+                    }
+                }),
+            }
+        }
+    }
+
+    /// A thread that runs can have lost events on its own CPU only; one that does not, anywhere.
+    fn losses_that_matter(&self, s: &Stretch) -> Option<&Intervals> {
+        let lost = match s.state {
+            State::Running { cpu: Some(cpu) } => self.lost_on.get(&cpu)?,
+            State::Running { cpu: None }
+            | State::Unknown
+            | State::Runnable { .. }
+            | State::Blocked(_)
+            | State::Exited => &self.lost_anywhere,
+        };
+        (!lost.is_empty()).then_some(lost)
+    }
+
+    pub(super) fn push(
+        &self,
+        task: Task,
+        start: Nanos,
+        end: Nanos,
+        cause: Cause,
+        what: What,
+        out: &mut Vec<Piece>,
+    ) {
+        if start < end {
+            out.push(Piece {
+                start,
+                end,
+                cause,
+                who: Some(self.t.who(task.thread, start)),
+                what,
+                stack: StackId::default(),
+            });
+        }
+    }
+
+    /// Takes out the time in which CUPTI worked for us on this thread.
+    fn observed(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
+        let mut at = s.start;
+        for o in self.overheads_in(&self.observer, task.thread, s.start, s.end) {
+            let (start, end) = (o.start.max(at), o.end.min(s.end));
+            if start < end {
+                if at < start {
+                    self.stretch(task, &s.part(at, start), out);
+                }
+                self.push(
+                    task,
+                    start,
+                    end,
+                    Cause::Observer,
+                    What::Overhead(o.kind),
+                    out,
+                );
+                at = end;
+            }
+        }
+        if at < s.end {
+            self.stretch(task, &s.part(at, s.end), out);
+        }
+    }
+
+    /// Overhead of this thread; records that name only the process count when it was in a call.
+    fn overheads_in(
+        &self,
+        from_these: &Overheads,
+        thread: ThreadIdx,
+        from: Nanos,
+        to: Nanos,
+    ) -> Vec<Overhead> {
+        if from_these.threads.is_empty() && from_these.processes.is_empty() {
+            return Vec::new();
+        }
+        let pid = self.t.pid(self.t.who(thread, from));
+        let mut found: Vec<Overhead> =
+            Overheads::in_list(from_these.threads.get(&thread), from, to).collect();
+        let calls = self.calls(thread);
+        found.extend(
+            Overheads::in_list(from_these.processes.get(&pid), from, to)
+                .filter(|o| calls.innermost(o.start.max(from)).is_some()),
+        );
+        found.sort_by_key(|o| (o.start, o.end));
+        found
+    }
+
+    fn stretch(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
+        match s.state {
+            State::Unknown => {
+                let what = What::Say("no scheduling events of this thread");
+                self.push(task, s.start, s.end, Cause::Unknown, what, out);
+            }
+            State::Exited => {
+                let what = What::Say("the thread has ended");
+                self.push(task, s.start, s.end, Cause::Other, what, out);
+            }
+            State::Running { cpu } => self.running(task, s.start, s.end, cpu, out),
+            State::Runnable { why, cpu } => self.runnable(task, s, why, cpu, out),
+            State::Blocked(sleep) => self.blocked(task, s, &sleep, out),
+        }
+    }
+
+    fn running(&self, task: Task, from: Nanos, to: Nanos, cpu: Option<Cpu>, out: &mut Vec<Piece>) {
+        let tid = self.t.thread(task.thread).tid;
+        let mut at = from;
+        for irq in cpu
+            .and_then(|c| self.t.cpu(c))
+            .into_iter()
+            .flat_map(|c| c.irqs(tid, from, to))
+        {
+            let start = irq.start.max(at);
+            if start < irq.end {
+                self.own_time(task, at, start, out);
+                self.push(
+                    task,
+                    start,
+                    irq.end,
+                    Cause::Irq,
+                    What::Irq(irq.context),
+                    out,
+                );
+                at = irq.end;
+            }
+        }
+        self.own_time(task, at, to, out);
+    }
+
+    /// Running, and not interrupted.
+    fn own_time(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
+        self.calls(task.thread).segments(from, to, |seg| {
+            if let Some((cause, what)) = self.in_call(task, seg) {
+                self.push(task, seg.start, seg.end, cause, what, out);
+                return;
+            }
+            let mut at = seg.start;
+            for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
+                let start = start.max(at);
+                if start < end {
+                    self.own_code(task, at, start, seg.call, out);
+                    let what = What::Say("direct reclaim or compaction");
+                    self.push(task, start, end, Cause::Reclaim, what, out);
+                    at = end;
+                }
+            }
+            self.own_code(task, at, seg.end, seg.call, out);
+        });
+    }
+
+    /// The cause that being inside a CUDA call is, if it is one.
+    fn in_call(&self, task: Task, seg: Segment<'_>) -> Option<(Cause, What)> {
+        let call = seg.call?;
+        if let Some(cause) = calls::cause_of(call) {
+            return Some((cause, What::In(call.api())));
+        }
+        // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
+        let found = self.overheads_in(&self.loading, task.thread, seg.start, seg.end);
+        let loading = found
+            .iter()
+            .find(|o| o.start <= seg.start && seg.start < o.end)?;
+        Some((Cause::ModuleLoad, What::Overhead(loading.kind)))
+    }
+
+    fn own_code(
+        &self,
+        task: Task,
+        from: Nanos,
+        to: Nanos,
+        call: Option<&Call>,
+        out: &mut Vec<Piece>,
+    ) {
+        let (cause, what) = match (task.role, call) {
+            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Say("running")),
+            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Say("running")),
+            (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
+            (Role::Dispatcher, None) => self.between_calls(task.thread, from),
+        };
+        self.push(task, from, to, cause, what, out);
+    }
+
+    /// A short run between two calls is part of launching; a longer one is work of its own.
+    fn between_calls(&self, thread: ThreadIdx, t: Nanos) -> (Cause, What) {
+        let (before, next) = self.calls(thread).around(t);
+        let what = next.map_or(What::Say("own code"), |c| What::Before(c.api()));
+        let short = before.zip(next).is_some_and(|(end, next)| {
+            self.t
+                .thread(thread)
+                .running_in(end, next.start, LAUNCH_SPACING)
+                <= LAUNCH_SPACING
+        });
+        if short {
+            (Cause::LaunchBound, what)
+        } else {
+            (Cause::Compute, what)
+        }
+    }
+
+    // Runnable.
+
+    fn runnable(&self, task: Task, s: &Stretch, why: Why, cpu: Option<Cpu>, out: &mut Vec<Piece>) {
+        match why {
+            Why::Throttled => {
+                let what = What::Say("the CPU quota of its cgroup is used up");
+                return self.push(task, s.start, s.end, Cause::Throttled, what, out);
+            }
+            Why::Yielded => {
+                return self.push(
+                    task,
+                    s.start,
+                    s.end,
+                    Cause::Spin,
+                    What::Say("sched_yield"),
+                    out,
+                );
+            }
+            Why::Woken | Why::Preempted | Why::New => {}
+        }
+        let Some(log) = cpu.and_then(|c| self.t.cpu(c)) else {
+            let what = What::Say("runnable; for which CPU was not recorded");
+            return self.push(task, s.start, s.end, Cause::Unknown, what, out);
+        };
+        let thread = self.t.thread(task.thread);
+        // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
+        let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
+        for ran in log.ran(s.start, s.end) {
+            let idle = ran.tid == Some(Tid(0));
+            let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
+            match elsewhere.and_then(|c| self.t.cpu(c)) {
+                Some(other) => {
+                    for ran in other.ran(ran.start, ran.end) {
+                        self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
+                    }
+                }
+                None => self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out),
+            }
+        }
+    }
+
+    /// Runnable while `ran` had the CPU.
+    fn waited_for_cpu(
+        &self,
+        task: Task,
+        s: &Stretch,
+        why: Why,
+        ran: Option<Tid>,
+        out: &mut Vec<Piece>,
+    ) {
+        let thread = self.t.thread(task.thread);
+        let short = s.len() < SLOW_WAKE;
+        match ran {
+            Some(tid) if tid.0 != 0 && tid != thread.tid => {
+                let (cause, what) = self.ran_instead(task.thread, tid, s.start);
+                self.push(task, s.start, s.end, cause, what, out);
+            }
+            Some(_) | None if short => self.scheduling_tail(task, s, out),
+            Some(_) => {
+                const AROUND: Nanos = Nanos::from_millis(200);
+                let quota = s.len() >= Nanos::from_millis(1)
+                    && thread.throttled_near(
+                        s.start.saturating_sub(AROUND),
+                        Nanos(s.end.0.saturating_add(AROUND.0)),
+                    );
+                let (cause, what) = match (quota, why) {
+                    (true, _) => (Cause::Throttled, "the CPU quota of its cgroup is used up"),
+                    (false, Why::Woken | Why::New) => (Cause::CpuWakeup, "the CPU was idle"),
+                    (false, Why::Preempted | Why::Yielded | Why::Throttled) => {
+                        (Cause::Unknown, "runnable, and its CPU was idle")
+                    }
+                };
+                self.push(task, s.start, s.end, cause, What::Say(what), out);
+            }
+            None => {
+                let what = What::Say("runnable; who had the CPU was not recorded");
+                self.push(task, s.start, s.end, Cause::Unknown, what, out);
+            }
+        }
+    }
+
+    /// Who had the CPU decides: ourselves, interrupts, the same job, or a foreign program.
+    fn ran_instead(&self, victim: ThreadIdx, tid: Tid, at: Nanos) -> (Cause, What) {
+        let Some(idx) = self.t.find(tid) else {
+            return (Cause::Preempted, What::RanTid(tid));
+        };
+        let who = self.t.who(idx, at);
+        let comm = self.t.comm(who);
+        let cause = if is_gdiag(comm) {
+            Cause::Observer
+        } else if comm.starts_with("ksoftirqd/") {
+            Cause::Irq
+        } else if self.same_job(self.t.who(victim, at), who) {
+            Cause::Oversubscribed
+        } else {
+            Cause::Preempted
+        };
+        (cause, What::Ran(who))
+    }
+
+    fn same_job(&self, a: Who, b: Who) -> bool {
+        let t = self.t;
+        if t.pid(a) == t.pid(b) {
+            return true;
+        }
+        // With the whole system as the target, being a target means nothing.
+        if t.meta().mode == crate::store::meta::TargetMode::All {
+            return walk::descends_from(t, b, t.pid(a)) || walk::descends_from(t, a, t.pid(b));
+        }
+        let target = |who| t.identity(who).is_some_and(|i| i.target && !i.kthread);
+        target(a) && target(b)
+    }
+
+    /// The short time from the waking to the CPU belongs to the wait.
+    fn scheduling_tail(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
+        if let Some(last) = out.last().copied().filter(|p| p.end == s.start) {
+            out.push(Piece {
+                start: s.start,
+                end: s.end,
+                ..last
+            });
+            return;
+        }
+        let thread = self.t.thread(task.thread);
+        let mut before = Vec::new();
+        if let Some(sleep) = thread.sleep_before(s) {
+            if let State::Blocked(state) = sleep.state {
+                let last_ns = sleep.end.saturating_sub(Nanos(1));
+                self.blocked(task, &sleep.part(last_ns, sleep.end), &state, &mut before);
+            }
+        }
+        let (cause, what) = match (before.last(), thread.preemptor(s)) {
+            (Some(p), _) => (p.cause, p.what),
+            (None, Some(tid)) if tid.0 != 0 => self.ran_instead(task.thread, tid, s.start),
+            (None, _) => (Cause::Unknown, What::Say("runnable")),
+        };
+        self.push(task, s.start, s.end, cause, what, out);
+    }
+
+    // Blocked.
+
+    fn blocked(&self, task: Task, s: &Stretch, sleep: &Sleep, out: &mut Vec<Piece>) {
+        let asleep = self.describe_wait(task.thread, s, sleep);
+        if let Wait::Stopped(how) = asleep.wait {
+            let (cause, what) = self.stopped(task.thread, s, how, asleep.wake);
+            return self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
+        }
+        // A lock that another process holds is not the fault of the call that needs it.
+        let foreign = asleep
+            .waker
+            .filter(|&w| self.t.pid(w) != self.t.pid(self.t.who(task.thread, s.start)));
+        if let (Wait::KernelLock, Some(_)) = (asleep.wait, foreign) {
+            let what = What::Lock {
+                holder: foreign,
+                object: asleep.frame,
+            };
+            return self.push_stack(
+                task,
+                s.start,
+                s.end,
+                Cause::KernelLock,
+                what,
+                asleep.stack,
+                out,
+            );
+        }
+        self.calls(task.thread).segments(s.start, s.end, |seg| {
+            let part = s.part(seg.start, seg.end);
+            match self.in_call(task, seg) {
+                Some((cause, what)) => {
+                    self.push_stack(task, seg.start, seg.end, cause, what, asleep.stack, out);
+                }
+                None => self.asleep(task, &part, &asleep, out),
+            }
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn push_stack(
+        &self,
+        task: Task,
+        start: Nanos,
+        end: Nanos,
+        cause: Cause,
+        what: What,
+        stack: StackId,
+        out: &mut Vec<Piece>,
+    ) {
+        let before = out.len();
+        self.push(task, start, end, cause, what, out);
+        for piece in &mut out[before..] {
+            piece.stack = stack;
+        }
+    }
+
+    /// Everything known about a wait.
+    pub(super) fn describe_wait(&self, thread: ThreadIdx, s: &Stretch, sleep: &Sleep) -> Asleep {
+        let t = self.t;
+        let record = t.thread(thread).wait_of(s);
+        let stack = record.map_or(StackId::default(), |w| w.stack);
+        let object = record.map_or_else(Default::default, |w| w.object);
+        // A wait that began before the recording has its state in the record only.
+        let known = Sleep {
+            state: sleep.state.or(record.map(|w| w.state)),
+            syscall: sleep.syscall.or(record.and_then(|w| w.syscall)),
+            ..*sleep
+        };
+        let group = known.syscall.map(|nr| t.syscalls().group(nr));
+        let traits: Traits = t.names().traits(stack);
+        let wait = waits::classify(&known, group, Object::of(t.name(object)), traits);
+        let wake = t.thread(thread).wake_of(s);
+        Asleep {
+            wait,
+            syscall: known.syscall,
+            object,
+            stack,
+            frame: t.names().telling_frame(stack),
+            wake,
+            waker: wake.and_then(|w| walk::task_waker(t, w)),
+        }
+    }
+
+    fn stopped(
+        &self,
+        thread: ThreadIdx,
+        s: &Stretch,
+        how: Stop,
+        wake: Option<Wake>,
+    ) -> (Cause, What) {
+        let t = self.t;
+        let by_wake = wake.and_then(|w| walk::task_waker(t, w));
+        let by = match how {
+            Stop::Signal => walk::stop_sender(t, t.who(thread, s.start), s.span.0).or(by_wake),
+            Stop::Tracer | Stop::Freezer => by_wake,
+        };
+        let profiler = by.is_some_and(|w| is_profiler(t.comm(w)));
+        let cause = if profiler {
+            Cause::Observer
+        } else {
+            Cause::Stopped
+        };
+        (cause, What::Stopped { how, by })
+    }
+}
+
+/// What a thread was asleep in, and who woke it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asleep {
+    pub(super) wait: Wait,
+    pub(super) syscall: Option<u16>,
+    pub(super) object: crate::event::NameId,
+    pub(super) stack: StackId,
+    pub(super) frame: crate::event::NameId,
+    pub(super) wake: Option<Wake>,
+    /// The waker, when it was a thread and not an interrupt.
+    pub(super) waker: Option<Who>,
+}
+
+impl Asleep {
+    pub(super) fn what(&self) -> What {
+        What::Wait {
+            syscall: self.syscall,
+            object: self.object,
+            frame: self.frame,
+        }
+    }
+}
+
+/// Our own processes and the shim's thread.
+fn is_gdiag(comm: &str) -> bool {
+    comm == "gdiag" || comm.starts_with("gdiag-")
+}
+
+/// Programs that stop others in order to look at them.
+fn is_profiler(comm: &str) -> bool {
+    const NAMES: [&str; 6] = ["py-spy", "austin", "perf", "nsys", "pyroscope", "samply"];
+    is_gdiag(comm) || NAMES.iter().any(|n| comm.starts_with(n))
+}

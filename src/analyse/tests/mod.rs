@@ -1,0 +1,8 @@
+//! The engine on small recordings, one rule or cause each.
+
+mod device;
+mod gaps;
+mod host;
+mod random;
+mod story;
+mod trust;

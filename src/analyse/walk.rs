@@ -1,0 +1,381 @@
+//! Who a sleeping thread waited for.
+//!
+//! Locks, children and the kernel's own waits end the walk: their mechanism is the cause, and
+//! the holder is evidence. Waits for data pass through to the thread that delivered
+//! it, and take what that thread was doing in the same time.
+#![forbid(unsafe_code)]
+
+use crate::analyse::cause::Cause;
+use crate::analyse::partition::{Asleep, Engine, Role, Task};
+use crate::analyse::waits::Wait;
+use crate::analyse::what::{Piece, What};
+use crate::event::{Context, Pid, Tid};
+use crate::model::syscall::Group;
+use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
+use crate::model::Timeline;
+use crate::units::Nanos;
+
+/// Python's default switch interval: a waiter for the interpreter lock wakes up this often to ask for it.
+const SWITCH_INTERVAL: (Nanos, Nanos) = (Nanos::from_micros(4_500), Nanos::from_micros(6_500));
+
+/// Between two waits of one series a thread runs no longer than this.
+const SERIES_SPACING: Nanos = Nanos::from_micros(200);
+
+/// A helper that was woken so shortly before the wait answers a request.
+const REQUEST: Nanos = Nanos::from_micros(200);
+
+impl Engine<'_> {
+    /// Asleep outside of the CUDA calls that explain a sleep.
+    pub(super) fn asleep(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
+        let plain = |cause, out: &mut Vec<Piece>| {
+            self.push_stack(
+                task,
+                s.start,
+                s.end,
+                cause,
+                asleep.what(),
+                asleep.stack,
+                out,
+            );
+        };
+        match asleep.wait {
+            Wait::Reclaim => plain(Cause::Reclaim, out),
+            Wait::KernelLock => plain(Cause::KernelLock, out),
+            Wait::Driver => plain(Cause::CudaApi, out),
+            Wait::PageFault => plain(Cause::PageFault, out),
+            Wait::DiskRead => plain(Cause::DiskRead, out),
+            Wait::DiskWrite => plain(Cause::DiskWrite, out),
+            Wait::Sleep => plain(Cause::Sleep, out),
+            Wait::Child => plain(Cause::Subprocess, out),
+            Wait::Accept => plain(Cause::NoDemand, out),
+            Wait::Stopped(_) => plain(Cause::Stopped, out),
+            Wait::Futex => self.futex(task, s, asleep, out),
+            Wait::Network => match asleep.waker {
+                Some(peer) => self.through(task, s, asleep, peer, Cause::Network, out),
+                None => plain(Cause::Network, out),
+            },
+            Wait::Pipe => match asleep.waker {
+                Some(writer) => self.through(task, s, asleep, writer, Cause::Other, out),
+                None => self.unfinished(task, s, asleep, Cause::Other, out),
+            },
+            Wait::Poll | Wait::Epoll => self.polled(task, s, asleep, out),
+            Wait::Other => self.unfinished(task, s, asleep, Cause::Other, out),
+        }
+    }
+
+    /// A wait that cannot be followed further: of a loader it is still the loader's time.
+    fn unfinished(
+        &self,
+        task: Task,
+        s: &Stretch,
+        asleep: &Asleep,
+        cause: Cause,
+        out: &mut Vec<Piece>,
+    ) {
+        let cause = match task.role {
+            Role::Helper { loader: true } => Cause::DataLoading,
+            Role::Helper { loader: false } | Role::Dispatcher => cause,
+        };
+        self.push_stack(
+            task,
+            s.start,
+            s.end,
+            cause,
+            asleep.what(),
+            asleep.stack,
+            out,
+        );
+    }
+
+    /// Replaces the wait by what `waker` did meanwhile. `outside` is the cause when the waker is not
+    /// part of the recording.
+    fn through(
+        &self,
+        task: Task,
+        s: &Stretch,
+        asleep: &Asleep,
+        waker: Who,
+        outside: Cause,
+        out: &mut Vec<Piece>,
+    ) {
+        let helper = self.t.thread(waker.thread);
+        if !helper.is_target() || waker.thread == task.thread {
+            let what = What::Lock {
+                holder: Some(waker),
+                object: asleep.object,
+            };
+            let what = if outside == Cause::Other {
+                asleep.what()
+            } else {
+                what
+            };
+            return self.push_stack(task, s.start, s.end, outside, what, asleep.stack, out);
+        }
+        if task.depth == 0 {
+            return self.unfinished(task, s, asleep, Cause::Other, out);
+        }
+        let helper = Task {
+            thread: waker.thread,
+            role: Role::Helper {
+                loader: self.is_loader(task.thread, waker, s),
+            },
+            depth: task.depth - 1,
+        };
+        self.explain(helper, s.start, s.end, out);
+    }
+
+    fn futex(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
+        let waker = self.waker_at_last(task.thread, s, asleep, Group::Futex);
+        let Some(holder) = waker.and_then(|w| task_waker(self.t, w)) else {
+            return self.unfinished(task, s, asleep, Cause::Other, out);
+        };
+        let me = self.t.pid(self.t.who(task.thread, s.start));
+        let same_process = self.t.pid(holder) == me;
+        if self.is_loader(task.thread, holder, s)
+            || (same_process && self.waits_for_loader(task.thread, holder, s))
+        {
+            return self.through(task, s, asleep, holder, Cause::Other, out);
+        }
+        if !same_process {
+            return self.through(task, s, asleep, holder, Cause::Other, out);
+        }
+        let what = What::Lock {
+            holder: Some(holder),
+            object: asleep.object,
+        };
+        let cause = if self.is_interpreter_lock(task.thread, s) {
+            Cause::Gil
+        } else {
+            Cause::Lock
+        };
+        self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
+    }
+
+    fn polled(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
+        let epoll = asleep.wait == Wait::Epoll;
+        let group = if epoll { Group::Epoll } else { Group::Poll };
+        let wake = self.waker_at_last(task.thread, s, asleep, group);
+        let cause = match wake.map(|w| (w, w.context)) {
+            Some((wake, Context::Task)) => match task_waker(self.t, wake) {
+                Some(peer) => {
+                    return self.through(task, s, asleep, peer, Cause::NoDemand, out);
+                }
+                None => Cause::Other,
+            },
+            // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
+            Some((_, Context::SoftIrq(_))) if epoll => Cause::NoDemand,
+            Some((_, Context::SoftIrq(_))) => Cause::Network,
+            Some((_, Context::HardIrq(_) | Context::Timer | Context::Nmi)) => Cause::Other,
+            None if epoll => Cause::NoDemand,
+            None => Cause::Other,
+        };
+        self.unfinished(task, s, asleep, cause, out);
+    }
+
+    /// Who ended the wait. A wait that timed out and was taken up again at once ends with the
+    /// last of the series.
+    fn waker_at_last(
+        &self,
+        thread: ThreadIdx,
+        s: &Stretch,
+        asleep: &Asleep,
+        group: Group,
+    ) -> Option<Wake> {
+        const LONGEST_SERIES: usize = 64;
+        let ended = |w: &Wake| w.context != Context::Timer;
+        if let Some(wake) = asleep.wake.filter(ended) {
+            return Some(wake);
+        }
+        let t = self.t;
+        let mut between = Nanos::ZERO;
+        for next in t
+            .thread(thread)
+            .states(s.span.1, Nanos::MAX)
+            .take(LONGEST_SERIES)
+        {
+            match next.state {
+                State::Running { .. } | State::Runnable { .. } => {
+                    between = Nanos(between.0.saturating_add(next.len().0));
+                    if between > SERIES_SPACING {
+                        break;
+                    }
+                }
+                State::Blocked(sleep) => {
+                    let nr = sleep.syscall?;
+                    if t.syscalls().group(nr) != group {
+                        break;
+                    }
+                    match t.thread(thread).wake_of(&next) {
+                        Some(wake) if ended(&wake) => return Some(wake),
+                        Some(_) => between = Nanos::ZERO,
+                        None => break,
+                    }
+                }
+                State::Unknown | State::Exited => break,
+            }
+        }
+        asleep.wake
+    }
+
+    /// A waiter for Python's interpreter lock asks for it every 5 ms: the wait is a series of such
+    /// episodes. An ordinary lock is waited for in one go.
+    fn is_interpreter_lock(&self, thread: ThreadIdx, s: &Stretch) -> bool {
+        const REACH: Nanos = Nanos::from_millis(12);
+        let t = self.t;
+        let pid = t.pid(t.who(thread, s.start));
+        if !is_python(t, t.who(thread, s.start), pid) {
+            return false;
+        }
+        let from = s.span.0.saturating_sub(REACH);
+        let to = Nanos(s.span.1 .0.saturating_add(REACH.0));
+        let futex = |sleep: &crate::model::thread::Sleep| {
+            sleep
+                .syscall
+                .is_some_and(|nr| t.syscalls().group(nr) == Group::Futex)
+        };
+        let mut waits = 0;
+        let mut intervals = 0;
+        for other in t.thread(thread).states(from, to) {
+            if let State::Blocked(sleep) = &other.state {
+                if futex(sleep) {
+                    let len = other.span.1.saturating_sub(other.span.0);
+                    waits += 1;
+                    intervals += usize::from(SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1);
+                }
+            }
+        }
+        intervals >= 1 && waits >= 2
+    }
+
+    /// Does `waker` load data for the job of `dispatcher`?
+    fn is_loader(&self, dispatcher: ThreadIdx, waker: Who, s: &Stretch) -> bool {
+        let t = self.t;
+        if t.thread(waker.thread).launches > 0 {
+            return false;
+        }
+        if is_loader_name(t.comm(waker)) {
+            return true;
+        }
+        let job = t.pid(t.who(dispatcher, s.start));
+        let process = t.pid(waker);
+        process != job
+            && !self.launching.contains(&process)
+            && descends_from(t, waker, job)
+            && !self.answers_request(dispatcher, waker, s)
+    }
+
+    /// The helper slept until the waiting process itself woke it, just before the wait: it was asked
+    /// something. A loader works ahead.
+    fn answers_request(&self, dispatcher: ThreadIdx, helper: Who, s: &Stretch) -> bool {
+        let t = self.t;
+        let job = t.pid(t.who(dispatcher, s.start));
+        let wait = s.span.0;
+        let from = wait.saturating_sub(REQUEST);
+        let to = Nanos(wait.0.saturating_add(REQUEST.0));
+        t.thread(helper.thread).states(from, to).any(|h| {
+            let State::Runnable { .. } = h.state else {
+                return false;
+            };
+            let wake = t.thread(helper.thread).wake_of(&h);
+            wake.filter(|w| from <= w.at && w.at <= to)
+                .and_then(|w| task_waker(t, w))
+                .is_some_and(|w| t.pid(w) == job)
+        })
+    }
+
+    /// A thread that hands on what a loader delivers, such as one that pins memory, spends its time
+    /// waiting for the loader.
+    fn waits_for_loader(&self, dispatcher: ThreadIdx, waker: Who, s: &Stretch) -> bool {
+        let t = self.t;
+        if t.thread(waker.thread).launches > 0 {
+            return false;
+        }
+        let mut waited = Nanos::ZERO;
+        for h in t.thread(waker.thread).states(s.start, s.end) {
+            let State::Blocked(sleep) = &h.state else {
+                continue;
+            };
+            let asleep = self.describe_wait(waker.thread, &h, sleep);
+            let for_data = matches!(
+                asleep.wait,
+                Wait::Pipe | Wait::Poll | Wait::Epoll | Wait::Network
+            );
+            if for_data
+                && asleep
+                    .waker
+                    .is_some_and(|w| self.is_loader(dispatcher, w, &h))
+            {
+                waited = Nanos(waited.0.saturating_add(h.len().0));
+            }
+        }
+        waited.0 > s.len().0 / 2
+    }
+}
+
+/// The thread that woke, unless it was an interrupt that did.
+pub(super) fn task_waker(t: &Timeline, wake: Wake) -> Option<Who> {
+    match wake.context {
+        Context::Task if wake.waker != Tid(0) => {
+            let thread = t.find(wake.waker)?;
+            Some(t.who(thread, wake.at))
+        }
+        Context::Task
+        | Context::HardIrq(_)
+        | Context::SoftIrq(_)
+        | Context::Timer
+        | Context::Nmi => None,
+    }
+}
+
+/// Is `pid` a parent, grandparent, … of the thread's process?
+pub(super) fn descends_from(t: &Timeline, who: Who, pid: Pid) -> bool {
+    const DEEPEST: usize = 16;
+    let mut parent = t.identity(who).map(|i| i.ppid);
+    for _ in 0..DEEPEST {
+        match parent {
+            Some(p) if p == pid => return true,
+            Some(p) if p.0 > 1 => {
+                let leader = t.find(Tid(p.0));
+                parent = leader
+                    .and_then(|l| t.thread(l).identities().last())
+                    .map(|i| i.ppid);
+            }
+            Some(_) | None => return false,
+        }
+    }
+    false
+}
+
+/// Who sent the signal that stopped the process at about `at`.
+pub(super) fn stop_sender(t: &Timeline, stopped: Who, at: Nanos) -> Option<Who> {
+    const SIGCONT: u8 = 18;
+    const LATE: u64 = 1_000_000;
+    let pid = t.pid(stopped);
+    let signals = t.signals();
+    let upto = signals.partition_point(|s| s.ts.0 <= at.0.saturating_add(LATE));
+    let signal = signals[..upto].iter().rev().find(|s| {
+        let receiver = t.find(s.receiver).map(|r| t.pid(t.who(r, s.ts)));
+        s.signal != SIGCONT && receiver.unwrap_or(Pid(s.receiver.0)) == pid
+    })?;
+    let sender = t.find(signal.sender)?;
+    Some(t.who(sender, signal.ts))
+}
+
+fn is_loader_name(comm: &str) -> bool {
+    const PARTS: [&str; 5] = [
+        "pt_data_",
+        "dataload",
+        "data_worker",
+        "data_loader",
+        "tf_data",
+    ];
+    let comm = comm.to_ascii_lowercase();
+    PARTS.iter().any(|p| comm.contains(p)) || comm.starts_with("dali")
+}
+
+fn is_python(t: &Timeline, who: Who, pid: Pid) -> bool {
+    let said = |id| t.name(id).contains("python");
+    t.comm(who).starts_with("python")
+        || t.process(pid)
+            .is_some_and(|p| said(p.exe) || said(p.cmdline))
+}

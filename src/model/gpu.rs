@@ -1,0 +1,720 @@
+//! What the devices did, and which call asked for it.
+//!
+//! Operations are kept per device as a process numbers it, until the end, when the records
+//! of the devices tell which of them are one card. Calls are joined to operations by process
+//! and correlation id.
+#![forbid(unsafe_code)]
+
+use crate::event::{
+    Api, ApiCall, ApiDomain, ContextId, CopyKind, CorrelationId, Device, DeviceId, GpuInvalid,
+    GpuOp, MemoryKind, NameId, OpKind, Overhead, Pid, StreamId, Sync, SyncKind,
+};
+use crate::model::api::{self, Class};
+use crate::model::fxhash::FxHashMap;
+use crate::model::thread::ThreadIdx;
+use crate::units::Nanos;
+
+/// An operation on a device. The device is the one whose list it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub start: Nanos,
+    pub end: Nanos,
+    /// Kernel: id of the name. Copies and memsets: bytes.
+    payload: u64,
+    pub correlation: CorrelationId,
+    /// Index of the call, or [`NO_CALL`].
+    call: u32,
+    pub stream: StreamIdx,
+    kind: Kind,
+    copy: u8,
+    memory: u8,
+    flags: u8,
+}
+
+const _: () = assert!(std::mem::size_of::<Op>() == 40);
+
+const NO_CALL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kernel,
+    Memcpy,
+    Memset,
+    Graph,
+}
+
+impl Op {
+    const FROM_GRAPH: u8 = 1;
+    const FIRST_OF_CALL: u8 = 2;
+    const BEFORE_LAUNCH: u8 = 4;
+    const OUTLASTS: u8 = 8;
+
+    /// The call that started it, when that was seen.
+    pub fn call(&self) -> Option<CallIdx> {
+        (self.call != NO_CALL).then_some(CallIdx(self.call))
+    }
+
+    /// The first to start of all operations of its call: a graph launch starts many.
+    pub fn is_first_of_call(&self) -> bool {
+        self.flags & Op::FIRST_OF_CALL != 0
+    }
+
+    pub fn is_from_graph(&self) -> bool {
+        self.flags & Op::FROM_GRAPH != 0
+    }
+
+    /// It seems to have started before its own launch call.
+    pub fn starts_before_launch(&self) -> bool {
+        self.flags & Op::BEFORE_LAUNCH != 0
+    }
+
+    /// It seems to have gone on while later operations of its stream came and went.
+    pub fn outlasts_followers(&self) -> bool {
+        self.flags & Op::OUTLASTS != 0
+    }
+
+    pub fn kind(&self) -> OpKind {
+        match self.kind {
+            Kind::Kernel => OpKind::Kernel {
+                name: NameId(u32::try_from(self.payload).unwrap_or(0)),
+            },
+            Kind::Memcpy => OpKind::Memcpy {
+                kind: unpack_copy(self.copy),
+                src: unpack_memory(self.memory & 0xf),
+                dst: unpack_memory(self.memory >> 4),
+                bytes: self.payload,
+            },
+            Kind::Memset => OpKind::Memset {
+                bytes: self.payload,
+            },
+            Kind::Graph => OpKind::Graph,
+        }
+    }
+}
+
+const MEMORY: [MemoryKind; 6] = [
+    MemoryKind::Unknown,
+    MemoryKind::Pageable,
+    MemoryKind::Pinned,
+    MemoryKind::Device,
+    MemoryKind::Array,
+    MemoryKind::Managed,
+];
+
+fn pack_memory(kind: MemoryKind) -> u8 {
+    match kind {
+        MemoryKind::Unknown => 0,
+        MemoryKind::Pageable => 1,
+        MemoryKind::Pinned => 2,
+        MemoryKind::Device => 3,
+        MemoryKind::Array => 4,
+        MemoryKind::Managed => 5,
+    }
+}
+
+fn unpack_memory(n: u8) -> MemoryKind {
+    MEMORY
+        .get(usize::from(n))
+        .copied()
+        .unwrap_or(MemoryKind::Unknown)
+}
+
+/// CUPTI's own numbers stay below 100.
+const COPY_OTHER: u8 = 100;
+
+fn pack_copy(kind: CopyKind) -> u8 {
+    match kind {
+        CopyKind::Unknown => 0,
+        CopyKind::HostToDevice => 1,
+        CopyKind::DeviceToHost => 2,
+        CopyKind::DeviceToDevice => 3,
+        CopyKind::HostToHost => 4,
+        CopyKind::PeerToPeer => 5,
+        CopyKind::Other(n) => COPY_OTHER.saturating_add(n),
+    }
+}
+
+fn unpack_copy(n: u8) -> CopyKind {
+    match n {
+        1 => CopyKind::HostToDevice,
+        2 => CopyKind::DeviceToHost,
+        3 => CopyKind::DeviceToDevice,
+        4 => CopyKind::HostToHost,
+        5 => CopyKind::PeerToPeer,
+        n if n >= COPY_OTHER => CopyKind::Other(n - COPY_OTHER),
+        _ => CopyKind::Unknown,
+    }
+}
+
+/// A stream of a context of a process, in this timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamIdx(pub u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    pub pid: Pid,
+    pub context: ContextId,
+    pub stream: StreamId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallIdx(pub u32);
+
+/// A call of the CUDA API.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub start: Nanos,
+    pub end: Nanos,
+    pub thread: ThreadIdx,
+    /// The callback id; the highest bit is the domain.
+    api: u32,
+    /// The call that it was made from, or [`NO_CALL`].
+    outer: u32,
+    pub class: Class,
+    flags: u8,
+}
+
+const _: () = assert!(std::mem::size_of::<Call>() <= 40);
+
+const DRIVER: u32 = 1 << 31;
+
+impl Call {
+    const FAILED: u8 = 1;
+    /// The other record of the same call, with the same correlation id, stands for it.
+    const DUPLICATE: u8 = 2;
+    const HAS_OP: u8 = 4;
+    const PAGEABLE: u8 = 8;
+    const SMALL_READ_BACK: u8 = 16;
+    /// Its operation ended before it did: it waited.
+    const BLOCKING: u8 = 32;
+
+    pub fn api(&self) -> Api {
+        Api {
+            domain: if self.api & DRIVER == 0 {
+                ApiDomain::Runtime
+            } else {
+                ApiDomain::Driver
+            },
+            cbid: self.api & !DRIVER,
+        }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.flags & Call::FAILED != 0
+    }
+
+    pub fn is_duplicate(&self) -> bool {
+        self.flags & Call::DUPLICATE != 0
+    }
+
+    /// An operation of it came back from the device.
+    pub fn has_op(&self) -> bool {
+        self.flags & Call::HAS_OP != 0
+    }
+
+    /// It copies from or to pageable memory.
+    pub fn is_pageable_copy(&self) -> bool {
+        self.flags & Call::PAGEABLE != 0
+    }
+
+    /// It brings less than 64 KiB from the device to pageable memory, as `.item()` does.
+    pub fn is_small_read_back(&self) -> bool {
+        self.flags & Call::SMALL_READ_BACK != 0
+    }
+
+    /// The operation that it started ended before the call returned.
+    pub fn waited_for_its_op(&self) -> bool {
+        self.flags & Call::BLOCKING != 0
+    }
+
+    /// The host waits in it for the device.
+    pub fn is_sync(&self) -> bool {
+        self.class == Class::Sync || self.is_small_read_back()
+    }
+
+    pub fn outer(&self) -> Option<CallIdx> {
+        (self.outer != NO_CALL).then_some(CallIdx(self.outer))
+    }
+}
+
+const SMALL_COPY: u64 = 64 << 10;
+
+/// A device, all processes taken together.
+#[derive(Clone, Debug, Default)]
+pub struct Gpu {
+    pub name: NameId,
+    /// The empty name when no record told it.
+    pub uuid: NameId,
+    /// The processes that can use it, each with its number of the device, by pid.
+    pub users: Vec<(Pid, DeviceId)>,
+    /// By start, then end.
+    pub ops: Vec<Op>,
+}
+
+/// A device as one process numbers it.
+#[derive(Clone, Debug)]
+struct Slot {
+    pid: Pid,
+    device: DeviceId,
+    name: NameId,
+    uuid: NameId,
+    ops: Vec<Op>,
+}
+
+/// A stream that was told to wait for an event, at the time of the call.
+#[derive(Clone, Copy, Debug)]
+pub struct EventWait {
+    pub at: Nanos,
+    pub context: ContextId,
+    pub stream: StreamId,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct GpuLog {
+    slots: Vec<Slot>,
+    slot_of: FxHashMap<(Pid, DeviceId), u32>,
+    last_slot: Option<(Pid, DeviceId, u32)>,
+    streams: Vec<Stream>,
+    stream_of: FxHashMap<Stream, StreamIdx>,
+    last_stream: Option<(Stream, StreamIdx)>,
+    calls: Vec<Call>,
+    /// Per process: correlation id and call.
+    correlations: FxHashMap<Pid, Vec<(CorrelationId, u32)>>,
+    event_waits: FxHashMap<Pid, Vec<EventWait>>,
+    overheads: Vec<Overhead>,
+    invalid: Vec<GpuInvalid>,
+    host_funcs: FxHashMap<Pid, Vec<u32>>,
+    devices: Vec<Gpu>,
+    /// Operations whose call was not seen.
+    unmatched: u64,
+}
+
+impl GpuLog {
+    fn slot(&mut self, pid: Pid, device: DeviceId) -> usize {
+        if let Some((p, d, slot)) = self.last_slot {
+            if (p, d) == (pid, device) {
+                return slot as usize;
+            }
+        }
+        let slots = &mut self.slots;
+        let slot = *self.slot_of.entry((pid, device)).or_insert_with(|| {
+            slots.push(Slot {
+                pid,
+                device,
+                name: NameId(0),
+                uuid: NameId(0),
+                ops: Vec::new(),
+            });
+            u32::try_from(slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.last_slot = Some((pid, device, slot));
+        slot as usize
+    }
+
+    fn stream(&mut self, stream: Stream) -> StreamIdx {
+        if let Some((last, idx)) = self.last_stream {
+            if last == stream {
+                return idx;
+            }
+        }
+        let streams = &mut self.streams;
+        let idx = *self.stream_of.entry(stream).or_insert_with(|| {
+            streams.push(stream);
+            StreamIdx(u32::try_from(streams.len() - 1).unwrap_or(u32::MAX))
+        });
+        self.last_stream = Some((stream, idx));
+        idx
+    }
+
+    pub(super) fn op(&mut self, e: &GpuOp) {
+        if e.end < e.start || e.end == Nanos::ZERO {
+            self.invalid.push(GpuInvalid {
+                pid: e.pid,
+                device: e.device,
+                correlation: e.correlation,
+                seen: e.start.max(e.end),
+            });
+            return;
+        }
+        let stream = self.stream(Stream {
+            pid: e.pid,
+            context: e.context,
+            stream: e.stream,
+        });
+        let (kind, payload, copy, memory) = match e.kind {
+            OpKind::Kernel { name } => (Kind::Kernel, u64::from(name.0), 0, 0),
+            OpKind::Memcpy {
+                kind,
+                src,
+                dst,
+                bytes,
+            } => {
+                let memory = pack_memory(src) | pack_memory(dst) << 4;
+                (Kind::Memcpy, bytes, pack_copy(kind), memory)
+            }
+            OpKind::Memset { bytes } => (Kind::Memset, bytes, 0, 0),
+            OpKind::Graph => (Kind::Graph, 0, 0, 0),
+        };
+        let from_graph = e.graph != 0 || e.node != 0;
+        let slot = self.slot(e.pid, e.device);
+        self.slots[slot].ops.push(Op {
+            start: e.start,
+            end: e.end,
+            payload,
+            correlation: e.correlation,
+            call: NO_CALL,
+            stream,
+            kind,
+            copy,
+            memory,
+            flags: if from_graph { Op::FROM_GRAPH } else { 0 },
+        });
+    }
+
+    pub(super) fn invalid(&mut self, e: GpuInvalid) {
+        self.invalid.push(e);
+    }
+
+    /// Returns the index of the call for its thread's list.
+    pub(super) fn call(&mut self, e: &ApiCall, thread: ThreadIdx) -> u32 {
+        let index = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
+        let class = api::class(e.api);
+        let domain = match e.api.domain {
+            ApiDomain::Runtime => 0,
+            ApiDomain::Driver => DRIVER,
+        };
+        self.calls.push(Call {
+            start: e.start,
+            end: e.end.max(e.start),
+            thread,
+            api: e.api.cbid & !DRIVER | domain,
+            outer: NO_CALL,
+            class,
+            flags: if e.result == 0 { 0 } else { Call::FAILED },
+        });
+        self.correlations
+            .entry(e.pid)
+            .or_default()
+            .push((e.correlation, index));
+        if class == Class::HostFunc && e.result == 0 {
+            self.host_funcs.entry(e.pid).or_default().push(index);
+        }
+        index
+    }
+
+    pub(super) fn sync(&mut self, e: &Sync) {
+        if let (SyncKind::StreamWaitEvent, Some(stream)) = (e.kind, e.stream) {
+            self.event_waits.entry(e.pid).or_default().push(EventWait {
+                at: e.start,
+                context: e.context,
+                stream,
+            });
+        }
+    }
+
+    pub(super) fn overhead(&mut self, e: Overhead) {
+        self.overheads.push(e);
+    }
+
+    pub(super) fn device(&mut self, e: &Device) {
+        let slot = self.slot(e.pid, e.id);
+        self.slots[slot].name = e.name;
+        self.slots[slot].uuid = e.uuid;
+    }
+
+    /// Joins calls and operations, and merges what processes call the same card.
+    /// `uuid` gives the text of a uuid, since one text can have several ids.
+    pub(super) fn finish(&mut self, uuid: impl Fn(NameId) -> String) {
+        self.drop_duplicates();
+        self.match_ops();
+        self.merge_devices(uuid);
+        for waits in self.event_waits.values_mut() {
+            waits.sort_by_key(|w| w.at);
+        }
+        let calls = &self.calls;
+        for funcs in self.host_funcs.values_mut() {
+            funcs.retain(|&i| !calls[i as usize].is_duplicate());
+            funcs.sort_by_key(|&i| calls[i as usize].start);
+        }
+        self.overheads.sort_by_key(|o| (o.start, o.end));
+    }
+
+    /// A runtime call and the driver call inside it share their correlation id: the outer one stays.
+    /// (Calls with one id at different times are different calls: ids start again with a new session.)
+    fn drop_duplicates(&mut self) {
+        let calls = &mut self.calls;
+        for pairs in self.correlations.values_mut() {
+            // The outermost begins first, and ends last.
+            pairs.sort_by_key(|&(id, i)| {
+                let call = &calls[i as usize];
+                (id, call.start, std::cmp::Reverse(call.end), i)
+            });
+            pairs.dedup_by(|later, first| {
+                let (inner, outer) = (calls[later.1 as usize], calls[first.1 as usize]);
+                let same = later.0 == first.0
+                    && inner.thread == outer.thread
+                    && (inner.start < outer.end || inner.start == outer.start);
+                if same {
+                    calls[later.1 as usize].flags |= Call::DUPLICATE;
+                }
+                same
+            });
+            pairs.shrink_to_fit();
+        }
+    }
+
+    fn match_ops(&mut self) {
+        for slot in &mut self.slots {
+            // Mostly they come in order of time already.
+            slot.ops.sort_by_key(|o| (o.start, o.end));
+            let pairs = self
+                .correlations
+                .get(&slot.pid)
+                .map_or(&[][..], Vec::as_slice);
+            let mut near = 0;
+            for op in &mut slot.ops {
+                let found = find_near(pairs, op.correlation, &mut near);
+                match found.map(|first| launch_before(pairs, first, op, &self.calls)) {
+                    Some(call) => {
+                        op.call = call;
+                        note_op(&mut self.calls[call as usize], op);
+                    }
+                    None => self.unmatched += 1,
+                }
+            }
+            distrust_overlaps(&mut slot.ops);
+        }
+    }
+
+    fn merge_devices(&mut self, uuid: impl Fn(NameId) -> String) {
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.sort_by_key(|s| (s.device, s.pid));
+        let mut by_uuid: FxHashMap<String, usize> = FxHashMap::default();
+        for slot in slots {
+            let text = uuid(slot.uuid);
+            let known = (!text.is_empty())
+                .then(|| by_uuid.get(&text).copied())
+                .flatten();
+            let index = known.unwrap_or_else(|| {
+                self.devices.push(Gpu {
+                    name: slot.name,
+                    uuid: slot.uuid,
+                    ..Gpu::default()
+                });
+                let index = self.devices.len() - 1;
+                if !text.is_empty() {
+                    by_uuid.insert(text, index);
+                }
+                index
+            });
+            let gpu = &mut self.devices[index];
+            gpu.users.push((slot.pid, slot.device));
+            if gpu.ops.is_empty() {
+                gpu.ops = slot.ops;
+            } else {
+                gpu.ops.extend(slot.ops);
+                gpu.ops.sort_by_key(|o| (o.start, o.end));
+            }
+        }
+        for gpu in &mut self.devices {
+            gpu.users.sort_unstable();
+            gpu.users.dedup();
+        }
+    }
+
+    /// Sorts the calls of one thread, drops duplicates, and finds which call was made inside which.
+    pub(super) fn finish_thread(&mut self, list: &mut Vec<u32>) -> u64 {
+        let calls = &mut self.calls;
+        list.retain(|&i| !calls[i as usize].is_duplicate());
+        list.sort_by_key(|&i| {
+            let call = &calls[i as usize];
+            (call.start, std::cmp::Reverse(call.end), i)
+        });
+        let mut open: Vec<u32> = Vec::new();
+        let mut launches = 0;
+        for &i in list.iter() {
+            let (start, end) = (calls[i as usize].start, calls[i as usize].end);
+            while open.last().is_some_and(|&o| calls[o as usize].end <= start) {
+                open.pop();
+            }
+            if let Some(&outer) = open.last() {
+                if calls[outer as usize].end >= end {
+                    calls[i as usize].outer = outer;
+                }
+            }
+            open.push(i);
+            let call = &calls[i as usize];
+            launches += u64::from(api::starts_kernels(call.class) && !call.failed());
+        }
+        launches
+    }
+
+    pub fn devices(&self) -> &[Gpu] {
+        &self.devices
+    }
+
+    pub fn stream_of(&self, op: &Op) -> Stream {
+        self.streams[op.stream.0 as usize]
+    }
+
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    pub fn call_at(&self, index: CallIdx) -> &Call {
+        &self.calls[index.0 as usize]
+    }
+
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    pub fn unmatched(&self) -> u64 {
+        self.unmatched
+    }
+
+    pub fn invalid_records(&self) -> &[GpuInvalid] {
+        &self.invalid
+    }
+
+    pub fn call_by_correlation(&self, pid: Pid, id: CorrelationId) -> Option<CallIdx> {
+        let pairs = self.correlations.get(&pid)?;
+        let i = pairs.binary_search_by_key(&id, |p| p.0).ok()?;
+        Some(CallIdx(pairs[i].1))
+    }
+
+    /// All calls of a process once, in order of their correlation ids.
+    pub fn calls_of(&self, pid: Pid) -> impl Iterator<Item = CallIdx> + '_ {
+        self.correlations
+            .get(&pid)
+            .into_iter()
+            .flatten()
+            .map(|&(_, i)| CallIdx(i))
+    }
+
+    /// Processes that made calls, by pid.
+    pub fn calling_pids(&self) -> Vec<Pid> {
+        let mut pids: Vec<Pid> = self.correlations.keys().copied().collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// Waits that the process put into its streams, by time of the call.
+    pub fn event_waits(&self, pid: Pid) -> &[EventWait] {
+        self.event_waits.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Calls that put a host function into a stream, by start.
+    pub fn host_funcs(&self, pid: Pid) -> impl Iterator<Item = &Call> + '_ {
+        let list = self.host_funcs.get(&pid).map_or(&[][..], Vec::as_slice);
+        list.iter().map(|&i| &self.calls[i as usize])
+    }
+
+    /// By start.
+    pub fn overheads(&self) -> &[Overhead] {
+        &self.overheads
+    }
+}
+
+/// Looks `id` up around the last place found: operations come back in about the order of their calls.
+fn find_near(pairs: &[(CorrelationId, u32)], id: CorrelationId, near: &mut usize) -> Option<usize> {
+    let at = (*near).min(pairs.len());
+    let ahead = &pairs[at..];
+    let found = match ahead.first() {
+        Some(p) if p.0 < id => {
+            let mut step = 1;
+            while step < ahead.len() && ahead[step].0 < id {
+                step *= 2;
+            }
+            let window = &ahead[step / 2..ahead.len().min(step + 1)];
+            at + step / 2 + window.partition_point(|p| p.0 < id)
+        }
+        _ => pairs[..at].partition_point(|p| p.0 < id),
+    };
+    let hit = pairs.get(found)?.0 == id;
+    hit.then(|| {
+        *near = found;
+        found
+    })
+}
+
+/// Of the calls with the same id as `pairs[first]`, the latest that began before the operation.
+fn launch_before(pairs: &[(CorrelationId, u32)], first: usize, op: &Op, calls: &[Call]) -> u32 {
+    let id = pairs[first].0;
+    pairs[first..]
+        .iter()
+        .take_while(|p| p.0 == id)
+        .take_while(|p| calls[p.1 as usize].start.0 <= op.start.0.saturating_add(EARLY_START))
+        .last()
+        .unwrap_or(&pairs[first])
+        .1
+}
+
+/// An operation may seem to start this much before its launch call: error of the clock conversion.
+const EARLY_START: u64 = 20_000;
+
+fn note_op(call: &mut Call, op: &mut Op) {
+    if call.flags & Call::HAS_OP == 0 {
+        op.flags |= Op::FIRST_OF_CALL;
+    }
+    call.flags |= Call::HAS_OP;
+    if op.start.0.saturating_add(EARLY_START) < call.start.0 {
+        op.flags |= Op::BEFORE_LAUNCH;
+    }
+    if op.end <= call.end {
+        call.flags |= Call::BLOCKING;
+    }
+    if let OpKind::Memcpy {
+        kind,
+        src,
+        dst,
+        bytes,
+    } = op.kind()
+    {
+        if src == MemoryKind::Pageable || dst == MemoryKind::Pageable {
+            call.flags |= Call::PAGEABLE;
+            if kind == CopyKind::DeviceToHost && bytes < SMALL_COPY {
+                call.flags |= Call::SMALL_READ_BACK;
+            }
+        }
+    }
+}
+
+/// Within a stream operations follow each other. One that seems to last over several later ones
+/// of its stream has an impossible end. (Graphs run branches at once; programmatic launches overlap
+/// their neighbour, but do not outlast two of them.)
+fn distrust_overlaps(ops: &mut [Op]) {
+    const OUTLASTED: u32 = 2;
+    struct Open {
+        op: usize,
+        end: Nanos,
+        inside: u32,
+    }
+    let mut open: FxHashMap<StreamIdx, Open> = FxHashMap::default();
+    let mut bad = Vec::new();
+    for (i, op) in ops.iter().enumerate() {
+        if op.is_from_graph() {
+            continue;
+        }
+        let fresh = Open {
+            op: i,
+            end: op.end,
+            inside: 0,
+        };
+        match open.get_mut(&op.stream) {
+            Some(o) if op.end.0.saturating_add(1_000) < o.end.0 => {
+                o.inside += 1;
+                if o.inside == OUTLASTED {
+                    bad.push(o.op);
+                }
+            }
+            Some(o) => *o = fresh,
+            None => {
+                open.insert(op.stream, fresh);
+            }
+        }
+    }
+    for i in bad {
+        ops[i].flags |= Op::OUTLASTS;
+    }
+}
