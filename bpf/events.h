@@ -8,7 +8,7 @@
  * tid = thread, as user space says it.
  *
  * Two transports share each ring buffer:
- *  - switches, wakeups and interrupts are packed as slots into a chunk for each
+ *  - switches and wakeups are packed as slots into a chunk for each
  *    CPU, because one ring-buffer reservation per switch costs more than all
  *    the rest of the program;
  *  - everything rare is a record of its own that starts with gdiag_rec_hdr.
@@ -30,28 +30,29 @@ enum gdiag_rec_type {
 	GDIAG_REC_WAIT = 4,	/* struct gdiag_wait: a wait beyond the threshold has ended */
 	GDIAG_REC_STALL = 5,	/* struct gdiag_stall: direct reclaim or compaction */
 	GDIAG_REC_SIGNAL = 6,	/* struct gdiag_signal: a stop or continue signal was sent to a target */
+	GDIAG_REC_IRQ = 7,	/* struct gdiag_irq: an interrupt took time from a target */
 };
 
 enum gdiag_slot_kind {
 	GDIAG_SLOT_SWITCH = 1,	/* a = prev tid, b = next tid, state = prev's raw __state, nr, min_flt, maj_flt */
 	GDIAG_SLOT_WAKING = 2,	/* a = wakee tid, b = waker tid, flags = enum gdiag_ctx, state = irq or vector */
-	GDIAG_SLOT_IRQ = 3,	/* ts = start, a = tid that was interrupted, b = duration ns, flags = enum gdiag_ctx, state = irq or vector */
 };
 
 /* Flags of a switch, about prev. */
-#define GDIAG_SW_PREEMPT 0x01u	 /* __schedule(SM_PREEMPT): prev was in the kernel; not "preempted", see host.md 5.1 */
-#define GDIAG_SW_IOWAIT 0x02u	 /* task->in_iowait */
-#define GDIAG_SW_MEMSTALL 0x04u	 /* task->in_memstall: reclaim, thrashing, compaction */
-#define GDIAG_SW_THROTTLED 0x08u /* its cgroup's CPU quota is used up */
-#define GDIAG_SW_EXITING 0x10u	 /* PF_EXITING */
+enum gdiag_sw_flags {
+	GDIAG_SW_PREEMPT = 0x01,   /* __schedule(SM_PREEMPT): prev was in the kernel; that does not mean it was preempted */
+	GDIAG_SW_IOWAIT = 0x02,	   /* task->in_iowait */
+	GDIAG_SW_MEMSTALL = 0x04,  /* task->in_memstall: reclaim, thrashing, compaction */
+	GDIAG_SW_THROTTLED = 0x08, /* its cgroup's CPU quota is used up */
+	GDIAG_SW_EXITING = 0x10,   /* PF_EXITING */
+};
 
 /* Where a waker or an interrupt ran. */
 enum gdiag_ctx {
 	GDIAG_CTX_TASK = 0,
 	GDIAG_CTX_HARDIRQ = 1,	/* state = irq number */
 	GDIAG_CTX_SOFTIRQ = 2,	/* state = softirq vector */
-	GDIAG_CTX_TIMER = 3,	/* the local APIC timer, or another vector without an irq number */
-	GDIAG_CTX_NMI = 4,
+	GDIAG_CTX_TIMER = 3,	/* the local timer, or another vector without an irq number */
 };
 
 #define GDIAG_NO_SYSCALL (-1)
@@ -107,6 +108,8 @@ struct gdiag_task {
 	unsigned short state;		/* raw __state when the record was made (GDIAG_TASK_SEEN) */
 	short nr;			/* system call it was in, as in the slot */
 	unsigned int prio;		/* task->prio: below 100 is real time */
+	unsigned int proc_tid;		/* ids in gdiag's own PID namespace, for /proc; 0 when not visible there */
+	unsigned int proc_pid;
 };
 
 struct gdiag_exit {
@@ -143,15 +146,36 @@ struct gdiag_signal {
 	unsigned int sig;
 };
 
+struct gdiag_irq {
+	struct gdiag_rec_hdr hdr;	/* ts_ns = start, tid = the thread that was interrupted */
+	unsigned int dur_ns;
+	unsigned short cpu;
+	unsigned char ctx;		/* enum gdiag_ctx */
+	unsigned char pad;
+	unsigned int vector;		/* irq number or softirq vector */
+	unsigned int pad2;
+};
+
+/* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
+struct gdiag_enums {
+	enum gdiag_rec_type rec_type;
+	enum gdiag_slot_kind slot_kind;
+	enum gdiag_sw_flags sw_flags;
+	enum gdiag_ctx ctx;
+	enum gdiag_task_reason task_reason;
+	enum gdiag_stall_kind stall_kind;
+};
+
 #ifdef __bpf__
 _Static_assert(sizeof(struct gdiag_slot) == 24, "slot");
 _Static_assert(sizeof(struct gdiag_chunk) == 16 + 24 * GDIAG_CHUNK_SLOTS, "chunk");
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
-_Static_assert(sizeof(struct gdiag_task) == 80, "task");
+_Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
 _Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");
+_Static_assert(sizeof(struct gdiag_irq) == 32, "irq");
 #endif
 
 #endif /* GDIAG_EVENTS_H */

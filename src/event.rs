@@ -31,6 +31,11 @@ id!(/// A process (thread group), in the host's PID namespace. 0 is the kernel's
     Pid(u32));
 id!(/// A thread, in the host's PID namespace. 0 is the idle task of some CPU.
     Tid(u32));
+impl Tid {
+    /// A thread whose number in its own namespace could not be translated.
+    pub const UNKNOWN: Tid = Tid(u32::MAX);
+}
+
 id!(/// A logical CPU.
     Cpu(u16));
 id!(/// A device as CUDA numbers it inside a process; [`Device::uuid`] tells which card that is.

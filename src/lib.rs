@@ -11,7 +11,16 @@
 //! [`event`], [`units`] and [`error`]. The one type that flows is [`event::Event`].
 
 pub mod analyse;
+pub mod cli;
+pub mod collect;
+pub mod commands;
+pub mod decode;
+pub mod error;
 pub mod event;
+pub mod intern;
 pub mod model;
+pub mod pipeline;
+pub mod present;
 pub mod store;
+pub mod symbolize;
 pub mod units;

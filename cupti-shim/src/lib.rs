@@ -1,1 +1,166 @@
+//! The library that gdiag puts into a CUDA process. Its only promise is to do no harm.
+//!
+//! The driver loads it at `cuInit` because `CUDA_INJECTION64_PATH` names it, and calls
+//! [`InitializeInjection`]. It makes the shared memory that gdiag finds, starts one thread,
+//! and sleeps until it is wanted. When it is, CUPTI's activity records are copied from
+//! CUPTI's buffers into the ring of the shared memory, by that thread.
+//!
+//! ```text
+//!  program's threads ─► CUPTI ─► pool (two callbacks) ─► worker ─► decode ─► output ─► ring ─► gdiag
+//! ```
+//!
+//! What it never does: print, change the environment, hold a lock of the program, call CUDA in
+//! a callback, let a panic out, `cuptiFinalize`, or free memory that CUPTI may hold. Whatever
+//! fails, the program runs on and the reason is in the shared memory.
 
+mod cupti;
+mod decode;
+mod locate;
+mod output;
+mod pool;
+mod session;
+mod shared;
+mod sys;
+mod worker;
+
+use std::env;
+use std::ffi::{c_int, CString};
+use std::mem::MaybeUninit;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, THREAD_NAME};
+
+use crate::shared::Shared;
+use crate::worker::Worker;
+
+/// An exit may take this much longer because of the shim.
+const EXIT_LIMIT: Duration = Duration::from_millis(200);
+/// CUPTI decodes on our thread, and the program's thread-local storage is part of every stack.
+const STACK_BYTES: usize = 1 << 20;
+
+/// This process is a forked child: it has neither the thread nor the shared memory.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// The futex that a dormant shim sleeps on; null before the shared memory exists.
+static WANTED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Called by the driver, once, inside `cuInit`. Always says 1, success: a shim that cannot work
+/// must not keep the program from working.
+#[no_mangle]
+pub extern "C" fn InitializeInjection() -> c_int {
+    static CALLED: AtomicBool = AtomicBool::new(false);
+    if !CALLED.swap(true, Ordering::AcqRel) {
+        let _ = catch_unwind(start);
+    }
+    1
+}
+
+fn start() {
+    let is_1 = |name| env::var_os(name).is_some_and(|value| value == "1");
+    if is_1(ENV_DISABLE) {
+        return;
+    }
+    // The library has a standard library of its own, so this hook is not the program's.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mib = env::var(ENV_RING_MIB).ok();
+    let Ok(shared) = Shared::create(shared::ring_bytes(mib.as_deref())) else {
+        return;
+    };
+    WANTED.store(
+        ptr::from_ref(&shared.control().wanted).cast_mut(),
+        Ordering::Release,
+    );
+    // SAFETY: the handler only stores a flag, and stays mapped for good.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+
+    // The thread first: nothing may be turned on that nobody would ever turn off.
+    let (hand_over, take) = mpsc::sync_channel::<Worker>(1);
+    let signals = block_signals();
+    let spawned = thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            if let Ok(mut worker) = take.recv() {
+                // gdiag takes the new name as the sign that the shared memory is complete.
+                set_thread_name();
+                guarded(&mut worker, Worker::run);
+            }
+            worker::done();
+            // A thread that ends would give back its stack and run destructors while the program
+            // exits; this one just stays.
+            loop {
+                // SAFETY: sleeps; all signals are blocked.
+                unsafe { libc::pause() };
+            }
+        });
+    restore_signals(&signals);
+    if spawned.is_err() {
+        return;
+    }
+    let mut worker = Worker::new(shared);
+    register_exit_handler();
+    let begin = if is_1(ENV_START) {
+        Worker::start_unasked
+    } else {
+        Worker::lie_down
+    };
+    guarded(&mut worker, begin);
+    let _ = hand_over.send(worker);
+}
+
+/// A panic ends collecting, nothing else.
+fn guarded(worker: &mut Worker, work: impl FnOnce(&mut Worker)) {
+    if catch_unwind(AssertUnwindSafe(|| work(worker))).is_err() {
+        let _ = catch_unwind(AssertUnwindSafe(|| worker.abandon()));
+    }
+}
+
+fn block_signals() -> MaybeUninit<libc::sigset_t> {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are ours; the first is filled before it is used.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    before
+}
+
+fn restore_signals(before: &MaybeUninit<libc::sigset_t>) {
+    // SAFETY: filled by `block_signals`, which cannot fail with these arguments.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+}
+
+fn set_thread_name() {
+    if let Ok(name) = CString::new(THREAD_NAME) {
+        // SAFETY: a C string, of which the kernel takes 15 bytes.
+        unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Harmless to repeat: only the first to run does anything.
+pub(crate) fn register_exit_handler() {
+    extern "C" fn at_exit() {
+        static RAN: AtomicBool = AtomicBool::new(false);
+        if RAN.swap(true, Ordering::AcqRel) || FORKED.load(Ordering::Relaxed) {
+            return;
+        }
+        let _ = catch_unwind(|| {
+            worker::finish_within(EXIT_LIMIT, || {
+                // SAFETY: null, or the word in the shared memory, which is never unmapped.
+                if let Some(wanted) = unsafe { WANTED.load(Ordering::Acquire).as_ref() } {
+                    sys::futex_wake(wanted, sys::FutexScope::Shared);
+                }
+            });
+        });
+    }
+    // SAFETY: the handler catches panics and stays mapped for good.
+    unsafe { libc::atexit(at_exit) };
+}

@@ -1,1 +1,8 @@
+//! The sources: what the kernel, the shim and /proc say, as they say it.
 
+pub mod bpf;
+pub mod clock;
+pub mod process;
+pub mod shim_file;
+pub mod shims;
+pub mod target;

@@ -1,1 +1,77 @@
+//! One function per subcommand: they wire the steps of the pipeline together.
+#![forbid(unsafe_code)]
 
+pub mod record;
+pub mod report;
+pub mod shim;
+
+use std::io::{self, BufWriter, Write};
+
+use anyhow::Context;
+
+use crate::cli::Action;
+use crate::error::Error;
+
+/// Does what was asked; the result is the exit status.
+pub fn run(action: &Action) -> anyhow::Result<u8> {
+    match action {
+        Action::Record(options) => record::run(options),
+        Action::Report(options) => report::run(options),
+        Action::ShimInstall { dir } => shim::install(dir),
+    }
+}
+
+/// Writes results to stdout. A reader that went away, as in `gdiag report | head`, ends
+/// the program quietly: [`Error::OutputClosed`].
+pub(crate) fn to_stdout(
+    write: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    deliver(io::stdout().lock(), write)
+}
+
+fn deliver<W: Write>(
+    out: W,
+    write: impl FnOnce(&mut BufWriter<W>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::with_capacity(64 * 1024, out);
+    match write(&mut out).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Error::OutputClosed.into()),
+        Err(e) => Err(e).context("cannot write to stdout"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{exit_status, render};
+
+    /// Fails every write with this error of the system.
+    struct Broken(i32);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::from_raw_os_error(self.0))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let error = deliver(Broken(libc::EPIPE), |out| out.write_all(b"report")).unwrap_err();
+        assert_eq!(
+            (exit_status(&error, false), render(&error)),
+            (0, String::new())
+        );
+    }
+
+    #[test]
+    fn a_full_disk_is_one() {
+        let error = deliver(Broken(libc::ENOSPC), |out| out.write_all(b"report")).unwrap_err();
+        assert_eq!(exit_status(&error, false), 1);
+        assert!(render(&error).starts_with("gdiag: cannot write to stdout: No space left"));
+    }
+}

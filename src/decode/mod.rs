@@ -1,1 +1,6 @@
+//! Bytes from the sources → [`Event`](crate::event::Event)s. Nothing after this module sees a wire struct.
 
+pub mod clock;
+pub mod gpu;
+pub mod sched;
+pub(crate) mod wire;

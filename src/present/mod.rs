@@ -1,1 +1,16 @@
+//! Results for people and for programs: layout only, no decisions.
+//!
+//! Names come from the traced programs and may hold anything. On the way to a terminal they
+//! all pass [`page`], which makes them harmless; JSON is written by a serializer only.
+#![forbid(unsafe_code)]
 
+pub mod json;
+pub mod names;
+pub mod page;
+pub mod report;
+pub mod style;
+pub mod table;
+pub mod text;
+
+#[cfg(test)]
+mod sample;

@@ -66,8 +66,6 @@ pub struct Summary {
     pub switch_bytes: u64,
     /// Sentences for the top of the report.
     pub warnings: Vec<String>,
-    /// Exit status of the launched command, in the encoding of wait(2).
-    pub command_status: Option<i32>,
 }
 
 impl Meta {

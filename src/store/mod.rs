@@ -1,4 +1,53 @@
-//! The recording on disk.
+//! The recording on disk: one file that a recorder appends to and any machine can read.
+//!
+//! ```text
+//! header    magic, major.minor, "unfinished" mark, checksum
+//! chunk     Meta      JSON: host, command, options
+//! chunk     Events ┐
+//! chunk     Events │  up to 256 KiB of records each, zstd
+//! …         Events ┘
+//! chunk     Summary   JSON: end, losses, counts            ┐
+//! chunk     Index     offset, kind and times of each chunk │ written by finishing,
+//! trailer   where Summary and Index are                    ┘ which then clears the mark
+//! ```
+//!
+//! **Chunks.** Each has a header (kind, codec, lengths, number of records, least and greatest
+//! time) with a checksum of its own, and a checksum of its contents. It can be decoded by
+//! itself, apart from the names and stacks that earlier chunks define. A file that was cut
+//! loses the chunk it was cut in; a damaged chunk is skipped, and the next one is found by its
+//! magic. A recorder that is killed loses what it had not flushed, no more.
+//!
+//! **Records.** One event each, of a few bytes: times are differences from the record before,
+//! a thread is a byte while it is among the last few hundred, and what the records before
+//! imply (a switch takes from the CPU the thread that the last switch put there) is left out.
+//! [`Summary::switch_bytes`](meta::Summary::switch_bytes) says how many bytes switches took.
+//!
+//! **Order** is that of arrival, and the reader keeps it. Definitions come before their first
+//! use. Host events are almost in order of time; those of the device arrive in batches, later
+//! than host events of the same moment. Whoever needs strict order must sort; the times in the
+//! chunk headers tell which chunks can hold an event of some moment.
+//!
+//! **Versions.** A new minor version adds chunk kinds, record kinds, values, or fields at the
+//! end of a record: older readers skip what they do not know and say so. A new major version
+//! changes anything else, and older readers refuse. Numbers in `format.rs` are never reused.
 #![forbid(unsafe_code)]
 
+mod chunks;
+mod coverage;
+mod decode;
+mod encode;
+mod error;
+mod format;
 pub mod meta;
+mod reader;
+mod state;
+mod varint;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use coverage::{Coverage, Damage, End};
+pub use error::StoreError;
+pub use reader::Reader;
+pub use writer::{Stats, Writer};

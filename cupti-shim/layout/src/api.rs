@@ -195,6 +195,7 @@ const DRIVER: &[Row] = &[
     row(Memory, "cuMemAlloc_v2", &[243]),
     row(Memory, "cuMemAllocPitch_v2", &[244]),
     row(Memory, "cuMemFree_v2", &[245]),
+    row(Memory, "cuMemHostAlloc", &[39]),
     row(Memory, "cuMemHostAlloc_v2", &[271]),
     row(Memory, "cuArrayCreate_v2", &[272]),
     row(Memory, "cuArray3DCreate_v2", &[274]),

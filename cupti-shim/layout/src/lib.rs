@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub mod api;
+pub mod cupti;
 pub mod ring;
 
 /// Name of the memfd; `/proc/PID/maps` shows it as `/memfd:gdiag-shim (deleted)`.
@@ -111,12 +112,16 @@ pub struct Control {
     pub pool_empty: AtomicU64,
     /// Bytes that the ring needed at most.
     pub ring_peak: AtomicU64,
-    _pad0: [u8; 24],
+    /// Records of kinds that the shim does not know, since the session began. They were skipped.
+    pub unknown_records: AtomicU64,
+    _pad0: [u8; 16],
 
     // gdiag writes from here…
-    /// 1: collect. Also the futex that the dormant shim sleeps on.
+    /// 1: collect. Also the futex that the dormant shim sleeps on: after any change here, wake it
+    /// (`FUTEX_WAKE` without the private flag). Starts as 1 with [`ENV_START`].
     pub wanted: AtomicU32,
-    /// Goes up when a collector takes over: definitions are sent again.
+    /// Goes up when a collector takes over: counters start from zero, and names and devices are
+    /// sent again after a STATE record. What comes before that record belongs to the last session.
     pub session: AtomicU32,
     /// Sign of life of the collector.
     pub beat: AtomicU64,

@@ -1,0 +1,81 @@
+# gdiag: build, try, test. Every target that builds sets the machine up first (tests/setup.sh).
+
+PREFIX ?= /usr/local
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SIM := $(TARGET)/simgpu
+GDIAG := $(TARGET)/release/gdiag
+CARGO ?= cargo
+CFLAGS ?= -O2 -g -Wall -Wextra
+
+# setup.sh links a newer toolchain there where the one on the PATH is too old.
+export PATH := $(abspath $(TARGET))/toolchain:$(PATH)
+
+# Without the default feature `static` where the system's libelf.a does not link. Asked after `setup` ran.
+FEATURES = $(shell sh tests/setup.sh features)
+
+# Loading BPF programs takes root: where make does not run as root, the demo and the tests do, by sudo.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E env PATH="$$PATH")
+ifneq ($(SUDO),)
+export CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
+endif
+
+.PHONY: all
+all: setup
+	$(CARGO) build --release --locked $(FEATURES)
+
+.PHONY: setup
+setup:
+	@sh tests/setup.sh build
+
+# The simulated GPU, and the workload that runs on it.
+.PHONY: simgpu
+simgpu: setup
+	$(CARGO) build --release --locked -p gdiag-simgpu-cuda -p gdiag-simgpu-cupti
+	@mkdir -p $(SIM)
+	install -m 755 $(TARGET)/release/libgdiag_simcuda.so $(SIM)/libcuda.so.1
+	install -m 755 $(TARGET)/release/libgdiag_simcupti.so $(SIM)/libcupti.so.13
+	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload $(wildcard tests/programs/gpuload/*.c) -ldl
+
+# A workload with injected faults on the simulated GPU, recorded and explained. The processes that
+# preempt it are started outside of what is recorded: they are nobody's job.
+.PHONY: demo
+demo: all simgpu
+	$(SUDO) $(SIM)/gpuload hogs -- $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload --demo
+	@$(if $(SUDO),$(SUDO) chown "$$(id -u)" $(TARGET)/demo.data,:)
+	@echo
+	$(GDIAG) report -i $(TARGET)/demo.data
+
+.PHONY: test
+test: simgpu
+	$(CARGO) test --locked --workspace $(FEATURES)
+
+.PHONY: lint
+lint:
+	@sh tests/setup.sh build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets $(FEATURES) -- -D warnings
+	@if command -v clang-format >/dev/null; then \
+		echo clang-format --dry-run bpf/*.bpf.c bpf/events.h; \
+		clang-format --dry-run --Werror bpf/*.bpf.c bpf/events.h; \
+	else echo "clang-format is not installed: bpf/ is not checked"; fi
+
+# Slowdown of gdiag and of its peers; takes minutes. BENCHMARKS.md says what it prints.
+.PHONY: bench
+bench: all
+	@sh tests/setup.sh bench
+	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
+
+# As root after a plain `make`: nothing is built here unless it is missing.
+.PHONY: install
+install:
+	@[ -x $(GDIAG) ] || $(MAKE) all
+	install -D -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 completions/gdiag.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdiag
+	install -m 644 completions/_gdiag $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
+	install -m 644 completions/gdiag.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/
+
+.PHONY: clean
+clean:
+	rm -rf $(TARGET)

@@ -1,0 +1,904 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the scheduler did to the target, to whoever ran instead of it, and who woke it.
+ *
+ * Only BTF tracepoints: they need no tracefs, no kprobe and no perf record, and an
+ * empty one costs next to nothing. Costs and kernel facts: docs in src/collect/bpf.rs.
+ *
+ * Locking: sched_switch, sched_waking and sched_migrate_task run with interrupts off,
+ * and so does flush_cpu (in an IPI), so on one CPU they never interrupt each other and
+ * may write the CPU's chunk without atomics. Everything else writes records of its own.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "events.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+#define CLONE_THREAD 0x00010000
+#define MAX_CPUS 1024
+#define MAX_RINGS 64
+#define SHIM_COMM "gdiag-shim"	/* THREAD_NAME in cupti-shim/layout */
+
+/* Interrupts shorter than this are not worth a record: a switch costs more. */
+#define MIN_IRQ_NS 2000
+
+const volatile struct gdiag_config {
+	u64 wait_threshold_ns;	/* waits at least this long get a stack */
+	u32 rings;		/* ring buffers in use */
+	u32 cpus_per_ring;
+	u32 wakeup_bytes;	/* wake the reader when a ring holds this much */
+	u8 all;			/* every task is a target */
+	u8 follow;		/* children of targets are targets */
+	u8 pad[2];
+} cfg = { .wait_threshold_ns = 100000, .rings = 1, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20, .follow = 1 };
+
+enum {
+	T_TARGET = 1,
+	T_SEEN = 2,	/* its identity was sent */
+	T_WAITING = 4,	/* counted in waiting[wait_cpu]: runnable, not running */
+};
+
+struct task_data {
+	u64 off_ns;	/* when it was switched out; 0 while it runs or when unknown */
+	u64 stall_ns;	/* start of direct reclaim or compaction; 0 outside */
+	u32 min_flt;	/* at switch-in */
+	u32 maj_flt;
+	u16 state;	/* at switch-out */
+	s16 nr;
+	u16 wait_cpu;
+	u8 flags;
+	u8 pad;
+};
+
+struct cpu_data {
+	struct gdiag_chunk chunk;
+	u64 irq_start_ns;
+	u64 softirq_start_ns;
+	u32 irq_nr;
+	u32 softirq_nr;
+	u8 in_irq;	/* a handler with an irq number runs */
+	u8 in_softirq;
+	u8 in_vector;	/* a vector without a number runs: timer, function call, irq work */
+	u8 pad[5];
+};
+
+/* Read by gdiag: what did not fit. */
+struct cpu_losses {
+	u64 slots;
+	u64 records;
+	u64 stacks;	/* a wait whose stack could not be walked */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_data);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_data);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_losses);
+} losses SEC(".maps");
+
+/* pids, as gdiag sees them, that the iterator marks as targets */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, u8);
+} target_pids SEC(".maps");
+
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_RINGS);
+	__type(key, u32);
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+/* Runnable targets on each CPU's queue: while there are any, whoever runs there is of interest. */
+struct {
+	s32 n;
+	u32 pad[15];
+} waiting[MAX_CPUS];
+
+/* gdiag's own PID namespace and its depth, noted by the iterator that gdiag runs. */
+struct pid_namespace *own_ns;
+u32 own_level;
+
+/* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
+const struct gdiag_chunk *unused_chunk;
+const struct gdiag_task *unused_task;
+const struct gdiag_exit *unused_exit;
+const struct gdiag_wait *unused_wait;
+const struct gdiag_stall *unused_stall;
+const struct gdiag_signal *unused_signal;
+const struct gdiag_irq *unused_irq;
+const struct gdiag_enums *unused_enums;
+
+static __always_inline struct cpu_data *this_cpu(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+static __always_inline void *my_ring(void)
+{
+	u32 ring = bpf_get_smp_processor_id() / cfg.cpus_per_ring;
+
+	return bpf_map_lookup_elem(&rings, &ring);
+}
+
+static __always_inline void count_lost_record(void)
+{
+	u32 zero = 0;
+	struct cpu_losses *l = bpf_map_lookup_elem(&losses, &zero);
+
+	if (l)
+		__sync_fetch_and_add(&l->records, 1);
+}
+
+/*
+ * A wakeup of the reader for each record costs up to 155 times the record (host.md 3.4),
+ * so it is woken only when much is pending; otherwise it looks every 100 ms.
+ */
+static __always_inline u64 wakeup_flags(void *ring)
+{
+	return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= cfg.wakeup_bytes ?
+		BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void send(void *rec, u64 size, bool urgent)
+{
+	void *ring = my_ring();
+
+	if (!ring || bpf_ringbuf_output(ring, rec, size,
+					urgent ? BPF_RB_FORCE_WAKEUP : wakeup_flags(ring)))
+		count_lost_record();
+}
+
+static __noinline int send_chunk(struct cpu_data *c)
+{
+	u32 zero = 0, count;
+	struct cpu_losses *l;
+	void *ring;
+	u64 size;
+
+	if (!c)
+		return 0;
+	count = c->chunk.count;
+	if (!count)
+		return 0;
+	if (count > GDIAG_CHUNK_SLOTS)
+		count = GDIAG_CHUNK_SLOTS;
+	c->chunk.type = GDIAG_REC_CHUNK;
+	c->chunk.cpu = bpf_get_smp_processor_id();
+	size = sizeof(c->chunk) - sizeof(c->chunk.slots) + count * sizeof(struct gdiag_slot);
+	ring = my_ring();
+	if (!ring || bpf_ringbuf_output(ring, &c->chunk, size & 0xfff, wakeup_flags(ring))) {
+		c->chunk.lost += count;
+		l = bpf_map_lookup_elem(&losses, &zero);
+		if (l)
+			l->slots += count;
+	}
+	c->chunk.count = 0;
+	return 0;
+}
+
+/* The next free slot of this CPU's chunk. Interrupts must be off. */
+static __always_inline struct gdiag_slot *next_slot(struct cpu_data *c)
+{
+	u32 i = c->chunk.count;
+
+	if (i >= GDIAG_CHUNK_SLOTS) {
+		send_chunk(c);
+		i = 0;
+	}
+	c->chunk.count = i + 1;
+	return &c->chunk.slots[i];
+}
+
+static __always_inline u32 task_state(struct task_struct *t)
+{
+	if (bpf_core_field_exists(t->__state))
+		return BPF_CORE_READ(t, __state);
+	return BPF_CORE_READ((struct task_struct___pre514 *)t, state);
+}
+
+static __always_inline struct pt_regs *user_regs(struct task_struct *t)
+{
+	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
+}
+
+/*
+ * The system call that a thread is in, from its saved user registers: no system call
+ * tracepoint, which would cost every call of the machine 200 ns. -1 outside of one.
+ */
+static __always_inline s16 syscall_nr(struct task_struct *t)
+{
+	struct pt_regs *regs = user_regs(t);
+
+	if (!regs)
+		return GDIAG_NO_SYSCALL;
+#ifdef __TARGET_ARCH_arm64
+	return regs->syscallno;
+#else
+	return regs->orig_ax;
+#endif
+}
+
+static __always_inline bool is_throttled(struct task_struct *t)
+{
+	struct task_struct___throttled *tt = (void *)t;
+
+	if (bpf_core_field_exists(tt->throttled) && BPF_CORE_READ(tt, throttled))
+		return true;
+	if (bpf_core_field_exists(((struct cfs_rq *)0)->throttle_count))
+		return BPF_CORE_READ(t, se.cfs_rq, throttle_count) > 0;
+	return false;
+}
+
+/* The innermost id of a thread, and the one by which gdiag's /proc knows it (0: not visible there). */
+static __always_inline void ids(struct pid *pid, u32 *inner, u32 *proc)
+{
+	u32 level = BPF_CORE_READ(pid, level), own = own_level;
+
+	*inner = BPF_CORE_READ(pid, numbers[level].nr);
+	*proc = 0;
+	if (own <= level && BPF_CORE_READ(pid, numbers[own].ns) == own_ns)
+		*proc = BPF_CORE_READ(pid, numbers[own].nr);
+}
+
+static __always_inline bool is_shim(const char *comm)
+{
+	const char name[] = SHIM_COMM;
+
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(name); i++)
+		if (comm[i] != name[i])
+			return false;
+	return true;
+}
+
+/*
+ * Identity of a thread, from now on. One copy of the code: records are rare, and the
+ * verifier's budget is not. comm is the name it is about to get, or null.
+ */
+static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 reason, u32 parent_tid, const char *comm)
+{
+	struct gdiag_task r = {};
+
+	if (!t || !d)
+		return 0;
+	d->flags |= T_SEEN;
+	r.hdr.type = GDIAG_REC_TASK;
+	r.hdr.tid = BPF_CORE_READ(t, pid);
+	r.hdr.ts_ns = bpf_ktime_get_ns();
+	r.start_ns = BPF_CORE_READ(t, start_time);
+	r.cgroup_id = BPF_CORE_READ(t, cgroups, dfl_cgrp, kn, id);
+	r.pid = BPF_CORE_READ(t, tgid);
+	r.ppid = BPF_CORE_READ(t, real_parent, tgid);
+	r.parent_tid = parent_tid;
+	ids(BPF_CORE_READ(t, thread_pid), &r.ns_tid, &r.proc_tid);
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &r.ns_pid, &r.proc_pid);
+	r.reason = reason;
+	r.target = !!(d->flags & T_TARGET);
+	r.kthread = !!(BPF_CORE_READ(t, flags) & PF_KTHREAD);
+	r.on_cpu = BPF_CORE_READ(t, on_cpu);
+	r.state = task_state(t);
+	r.nr = d->nr;
+	r.prio = BPF_CORE_READ(t, prio);
+	bpf_probe_read_kernel_str(r.comm, sizeof(r.comm), comm ? comm : t->comm);
+	/*
+	 * A shim announces itself by the name of its thread, and a program can be short-lived:
+	 * gdiag looks at once, while /proc still knows them.
+	 */
+	send(&r, sizeof(r), r.target && (reason == GDIAG_TASK_EXEC || is_shim(r.comm)));
+	return 0;
+}
+
+/* Storage of a thread that gets a role in an event: its identity is sent at first sight. */
+static __always_inline struct task_data *introduce(struct task_struct *t, struct task_data *d)
+{
+	if (!d) {
+		d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!d)
+			return 0;
+		d->nr = GDIAG_NO_SYSCALL;
+	}
+	if (!(d->flags & T_SEEN))
+		send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
+	return d;
+}
+
+static __always_inline struct task_data *make_target(struct task_struct *t)
+{
+	struct task_data *d;
+
+	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (d && !(d->flags & T_TARGET)) {
+		if (!d->flags)
+			d->nr = GDIAG_NO_SYSCALL;
+		d->flags |= T_TARGET;
+	}
+	return d;
+}
+
+/* Masked for the verifier; a machine with more CPUs than MAX_CPUS only watches too much. */
+static __always_inline s32 *waiting_on(u32 cpu)
+{
+	return &waiting[cpu & (MAX_CPUS - 1)].n;
+}
+
+static __always_inline void wait_begins(struct task_data *d, u32 cpu)
+{
+	if (d->flags & T_WAITING)
+		return;
+	d->flags |= T_WAITING;
+	d->wait_cpu = cpu;
+	__sync_fetch_and_add(waiting_on(cpu), 1);
+}
+
+static __always_inline void wait_ends(struct task_data *d)
+{
+	if (!(d->flags & T_WAITING))
+		return;
+	d->flags &= ~T_WAITING;
+	__sync_fetch_and_add(waiting_on(d->wait_cpu), -1);
+}
+
+static __always_inline u8 saturate(u32 n)
+{
+	return n > 255 ? 255 : n;
+}
+
+static __always_inline int on_switch(struct task_struct *prev, struct task_struct *next, bool preempt, u32 state)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct task_data *p = 0, *n = 0;
+	bool pt, nt, watched;
+	struct gdiag_slot *slot;
+	struct cpu_data *c;
+	u8 flags = 0;
+	u64 now;
+
+	/* pid 0 is one idle task for each CPU, all with the same id */
+	if (prev->pid)
+		p = bpf_task_storage_get(&tasks, prev, 0, 0);
+	if (next->pid)
+		n = bpf_task_storage_get(&tasks, next, 0, 0);
+	pt = p && p->flags & T_TARGET;
+	nt = n && n->flags & T_TARGET;
+	watched = *waiting_on(cpu) > 0;
+	if (!pt && !nt && !watched && !cfg.all)
+		return 0;
+	c = this_cpu();
+	if (!c)
+		return 0;
+
+	/* Only a foreign task is new here: targets were introduced when they became targets. */
+	if (!pt && prev->pid)
+		p = introduce(prev, p);
+	if (!nt && next->pid)
+		n = introduce(next, n);
+
+	now = bpf_ktime_get_ns();
+	slot = next_slot(c);
+	slot->ts_ns = now;
+	slot->a = prev->pid;
+	slot->b = next->pid;
+	slot->kind = GDIAG_SLOT_SWITCH;
+	slot->state = state;
+	slot->nr = GDIAG_NO_SYSCALL;
+	slot->min_flt = 0;
+	slot->maj_flt = 0;
+	if (preempt)
+		flags |= GDIAG_SW_PREEMPT;
+
+	if (pt) {
+		wait_ends(p);
+		p->off_ns = now;
+		p->state = state;
+		p->nr = syscall_nr(prev);
+		slot->nr = p->nr;
+		slot->min_flt = saturate((u32)prev->min_flt - p->min_flt);
+		slot->maj_flt = saturate((u32)prev->maj_flt - p->maj_flt);
+		if (prev->flags & PF_EXITING)
+			flags |= GDIAG_SW_EXITING;
+		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
+			flags |= GDIAG_SW_IOWAIT;
+		if (bpf_core_field_exists(prev->in_memstall) &&
+		    BPF_CORE_READ_BITFIELD(prev, in_memstall))
+			flags |= GDIAG_SW_MEMSTALL;
+		if (state == 0) {
+			if (is_throttled(prev))
+				flags |= GDIAG_SW_THROTTLED;
+			wait_begins(p, cpu);
+		}
+	}
+	if (nt) {
+		wait_ends(n);
+		n->off_ns = 0;
+		n->min_flt = next->min_flt;
+		n->maj_flt = next->maj_flt;
+	}
+	slot->flags = flags;
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	return on_switch(prev, next, preempt, prev_state);
+}
+
+/* Before 5.18 the tracepoint does not say the state; reading it may race with a wakeup. */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch_pre518, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	return on_switch(prev, next, preempt, task_state(prev));
+}
+
+/*
+ * Where the code that wakes someone runs. preempt_count would say it too, but a kernel
+ * without CONFIG_KALLSYMS_ALL does not let BPF find it, so the interrupt hooks keep note.
+ */
+static __always_inline u8 waker_context(struct cpu_data *c, u16 *vector)
+{
+	*vector = 0;
+	if (c->in_irq) {
+		*vector = c->irq_nr;
+		return GDIAG_CTX_HARDIRQ;
+	}
+	if (c->in_vector)
+		return GDIAG_CTX_TIMER;
+	if (c->in_softirq) {
+		*vector = c->softirq_nr;
+		return GDIAG_CTX_SOFTIRQ;
+	}
+	return GDIAG_CTX_TASK;
+}
+
+/*
+ * The wait is over: only now is it known to be long enough to be worth its stack. The
+ * sleeper has not run yet, so the stack is the one it slept on.
+ */
+static __noinline int send_wait(struct task_struct *t, struct task_data *d, u64 now)
+{
+	struct pt_regs *regs;
+	struct gdiag_wait *r;
+	u32 zero = 0;
+	void *ring;
+	long bytes;
+
+	if (!t || !d)
+		return 0;
+	ring = my_ring();
+	r = ring ? bpf_ringbuf_reserve(ring, sizeof(*r), 0) : 0;
+	if (!r) {
+		count_lost_record();
+		return 0;
+	}
+	r->hdr.type = GDIAG_REC_WAIT;
+	r->hdr.tid = t->pid;
+	r->hdr.ts_ns = now;
+	r->start_ns = d->off_ns;
+	r->state = d->state;
+	r->nr = d->nr;
+	r->args[0] = r->args[1] = r->args[2] = 0;
+	regs = user_regs(t);
+	if (regs && d->nr >= 0) {
+#ifdef __TARGET_ARCH_arm64
+		r->args[0] = BPF_CORE_READ(regs, regs[0]);
+		r->args[1] = BPF_CORE_READ(regs, regs[1]);
+		r->args[2] = BPF_CORE_READ(regs, regs[2]);
+#else
+		r->args[0] = regs->di;
+		r->args[1] = regs->si;
+		r->args[2] = regs->dx;
+#endif
+	}
+	bytes = bpf_get_task_stack(t, r->ips, sizeof(r->ips), 0);
+	r->frames = bytes > 0 ? (u64)bytes / 8 : 0;
+	if (bytes <= 0) {
+		struct cpu_losses *l = bpf_map_lookup_elem(&losses, &zero);
+
+		if (l)
+			l->stacks++;
+	}
+	bpf_ringbuf_submit(r, wakeup_flags(ring));
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *p)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
+	struct task_struct *waker;
+	struct gdiag_slot *slot;
+	struct cpu_data *c;
+	u16 vector;
+	u64 now;
+
+	if (!(d && d->flags & T_TARGET) && !cfg.all)
+		return 0;
+	c = this_cpu();
+	if (!c)
+		return 0;
+	waker = bpf_get_current_task_btf();
+	now = bpf_ktime_get_ns();
+	slot = next_slot(c);
+	slot->ts_ns = now;
+	slot->a = p->pid;
+	slot->b = waker->pid;
+	slot->kind = GDIAG_SLOT_WAKING;
+	slot->flags = waker_context(c, &vector);
+	slot->state = vector;
+	slot->nr = GDIAG_NO_SYSCALL;
+	slot->min_flt = 0;
+	slot->maj_flt = 0;
+	/* A waker of the same process is a target itself and known. */
+	if (slot->flags == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
+		introduce(waker, bpf_task_storage_get(&tasks, waker, 0, 0));
+
+	if (!d)
+		return 0;
+	wait_begins(d, p->wake_cpu);
+	if (d->off_ns && d->state && now - d->off_ns >= cfg.wait_threshold_ns)
+		send_wait(p, d, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest_cpu)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
+
+	if (d && d->flags & T_WAITING) {
+		wait_ends(d);
+		wait_begins(d, dest_cpu);
+	}
+	return 0;
+}
+
+SEC("tp_btf/task_newtask")
+int BPF_PROG(task_newtask, struct task_struct *t, u64 clone_flags)
+{
+	struct task_struct *parent = bpf_get_current_task_btf();
+	struct task_data *d;
+
+	if (!cfg.all) {
+		d = bpf_task_storage_get(&tasks, parent, 0, 0);
+		if (!(d && d->flags & T_TARGET))
+			return 0;
+		if (!cfg.follow && !(clone_flags & CLONE_THREAD))
+			return 0;
+	}
+	d = make_target(t);
+	if (d)
+		send_task(t, d, GDIAG_TASK_NEW, parent->pid, 0);
+	return 0;
+}
+
+/* A new task is put on a run queue without a waking. */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(sched_wakeup_new, struct task_struct *p)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
+	struct task_struct *waker;
+	struct gdiag_slot *slot;
+	struct cpu_data *c;
+
+	if (!(d && d->flags & T_TARGET) && !cfg.all)
+		return 0;
+	c = this_cpu();
+	if (!c)
+		return 0;
+	waker = bpf_get_current_task_btf();
+	slot = next_slot(c);
+	slot->ts_ns = bpf_ktime_get_ns();
+	slot->a = p->pid;
+	slot->b = waker->pid;
+	slot->kind = GDIAG_SLOT_WAKING;
+	slot->flags = GDIAG_CTX_TASK;
+	slot->state = 0;
+	slot->nr = GDIAG_NO_SYSCALL;
+	slot->min_flt = 0;
+	slot->maj_flt = 0;
+	if (d)
+		wait_begins(d, p->wake_cpu);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sched_process_exec, struct task_struct *t)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
+
+	if (d && d->flags & T_SEEN)
+		send_task(t, d, GDIAG_TASK_EXEC, 0, 0);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(task_rename, struct task_struct *t, const char *comm)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
+
+	if (d && d->flags & T_SEEN)
+		send_task(t, d, GDIAG_TASK_RENAME, 0, comm);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *t)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
+	struct gdiag_exit r = {};
+
+	if (!d || !(d->flags & T_SEEN))
+		return 0;
+	r.hdr.type = GDIAG_REC_EXIT;
+	r.hdr.tid = t->pid;
+	r.hdr.ts_ns = bpf_ktime_get_ns();
+	r.pid = t->tgid;
+	r.exit_code = t->exit_code;
+	send(&r, sizeof(r), false);
+	return 0;
+}
+
+#define SIGCONT 18
+#define SIGSTOP 19
+#define SIGTTOU 22
+
+SEC("tp_btf/signal_generate")
+int BPF_PROG(signal_generate, int sig, struct kernel_siginfo *info, struct task_struct *t)
+{
+	struct gdiag_signal r = {};
+	struct task_struct *sender;
+	struct task_data *d;
+
+	if (sig < SIGCONT || sig > SIGTTOU)
+		return 0;
+	d = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (!(d && d->flags & T_TARGET))
+		return 0;
+	sender = bpf_get_current_task_btf();
+	r.hdr.type = GDIAG_REC_SIGNAL;
+	r.hdr.tid = t->pid;
+	r.hdr.ts_ns = bpf_ktime_get_ns();
+	r.sender_tid = sender->pid;
+	r.sig = sig;
+	if (sender->pid)
+		introduce(sender, bpf_task_storage_get(&tasks, sender, 0, 0));
+	send(&r, sizeof(r), false);
+	return 0;
+}
+
+static __always_inline void send_irq(u64 start, u8 ctx, u32 vector)
+{
+	struct task_struct *victim = bpf_get_current_task_btf();
+	u32 cpu = bpf_get_smp_processor_id();
+	struct gdiag_irq r = {};
+	struct task_data *d;
+	u64 dur;
+
+	dur = bpf_ktime_get_ns() - start;
+	if (!start || dur < MIN_IRQ_NS || !victim->pid)
+		return;
+	d = bpf_task_storage_get(&tasks, victim, 0, 0);
+	if (!(d && d->flags & T_TARGET) && !cfg.all)
+		return;
+	r.hdr.type = GDIAG_REC_IRQ;
+	r.hdr.tid = victim->pid;
+	r.hdr.ts_ns = start;
+	r.dur_ns = dur;
+	r.cpu = cpu;
+	r.ctx = ctx;
+	r.vector = vector;
+	send(&r, sizeof(r), false);
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_handler_entry, int irq)
+{
+	struct cpu_data *c = this_cpu();
+
+	if (c) {
+		c->in_irq = 1;
+		c->irq_nr = irq;
+		c->irq_start_ns = bpf_ktime_get_ns();
+	}
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_handler_exit, int irq)
+{
+	struct cpu_data *c = this_cpu();
+
+	if (c) {
+		send_irq(c->irq_start_ns, GDIAG_CTX_HARDIRQ, irq);
+		c->in_irq = 0;
+		c->irq_start_ns = 0;
+	}
+	return 0;
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_entry, unsigned int vector)
+{
+	struct cpu_data *c = this_cpu();
+
+	if (c) {
+		c->in_softirq = 1;
+		c->softirq_nr = vector;
+		c->softirq_start_ns = bpf_ktime_get_ns();
+	}
+	return 0;
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit, unsigned int vector)
+{
+	struct cpu_data *c = this_cpu();
+
+	if (c) {
+		send_irq(c->softirq_start_ns, GDIAG_CTX_SOFTIRQ, vector);
+		c->in_softirq = 0;
+		c->softirq_start_ns = 0;
+	}
+	return 0;
+}
+
+/* x86 runs these without an irq number. They do not nest on a CPU: interrupts are off. */
+#define VECTOR(name)                                      \
+	SEC("tp_btf/" #name "_entry")                     \
+	int BPF_PROG(name##_entry, int vector)            \
+	{                                                 \
+		struct cpu_data *c = this_cpu();          \
+                                                          \
+		if (c)                                    \
+			c->in_vector = 1;                 \
+		return 0;                                 \
+	}                                                 \
+	SEC("tp_btf/" #name "_exit")                      \
+	int BPF_PROG(name##_exit, int vector)             \
+	{                                                 \
+		struct cpu_data *c = this_cpu();          \
+                                                          \
+		if (c)                                    \
+			c->in_vector = 0;                 \
+		return 0;                                 \
+	}
+
+VECTOR(local_timer)
+VECTOR(call_function)
+VECTOR(call_function_single)
+VECTOR(irq_work)
+
+static __always_inline int stall_begins(void)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
+
+	if (d && d->flags & T_TARGET)
+		d->stall_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int stall_ends(u32 kind)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
+	struct gdiag_stall r = {};
+
+	if (!d || !d->stall_ns)
+		return 0;
+	r.hdr.type = GDIAG_REC_STALL;
+	r.hdr.tid = t->pid;
+	r.hdr.ts_ns = d->stall_ns;
+	r.dur_ns = bpf_ktime_get_ns() - d->stall_ns;
+	r.kind = kind;
+	d->stall_ns = 0;
+	send(&r, sizeof(r), false);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
+int BPF_PROG(reclaim_begin)
+{
+	return stall_begins();
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int BPF_PROG(reclaim_end)
+{
+	return stall_ends(GDIAG_STALL_RECLAIM);
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int BPF_PROG(memcg_reclaim_begin)
+{
+	return stall_begins();
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int BPF_PROG(memcg_reclaim_end)
+{
+	return stall_ends(GDIAG_STALL_RECLAIM);
+}
+
+SEC("tp_btf/mm_compaction_begin")
+int BPF_PROG(compaction_begin)
+{
+	return stall_begins();
+}
+
+SEC("tp_btf/mm_compaction_end")
+int BPF_PROG(compaction_end)
+{
+	return stall_ends(GDIAG_STALL_COMPACTION);
+}
+
+/*
+ * Run by gdiag when everything else is attached: marks the targets and says who they are.
+ * The pids it is given are those that gdiag sees, which is not what the kernel uses when
+ * gdiag itself runs in a container.
+ */
+SEC("iter/task")
+int mark_targets(struct bpf_iter__task *ctx)
+{
+	struct task_struct *t = ctx->task, *self = bpf_get_current_task_btf();
+	struct pid *self_pid = BPF_CORE_READ(self, thread_pid);
+	u32 inner, proc_pid;
+	struct task_data *d;
+
+	own_level = BPF_CORE_READ(self_pid, level);
+	own_ns = BPF_CORE_READ(self_pid, numbers[own_level].ns);
+	if (!t || !t->pid || t->tgid == self->tgid)
+		return 0;
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
+	if (!cfg.all && (!proc_pid || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
+		return 0;
+	d = make_target(t);
+	if (!d || d->flags & T_SEEN)
+		return 0;
+	d->min_flt = t->min_flt;
+	d->maj_flt = t->maj_flt;
+	d->nr = syscall_nr(t);
+	send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
+	return 0;
+}
+
+/* Run by gdiag on each CPU in turn, before it reads: hands out the CPU's open chunk. */
+SEC("raw_tp")
+int flush_cpu(void *ctx)
+{
+	struct cpu_data *c = this_cpu();
+
+	if (c)
+		send_chunk(c);
+	return 0;
+}

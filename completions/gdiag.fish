@@ -1,0 +1,49 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_gdiag_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_gdiag_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_gdiag_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_gdiag_using_subcommand
+    set -l cmd (__fish_gdiag_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c gdiag -n "__fish_gdiag_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_needs_command" -s V -l version -d 'Print version'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "record" -d 'Record what GPUs and the host do'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "report" -d 'Explain why the GPUs of a recording were idle'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "shim" -d 'Handle the library that records CUDA inside a program'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s p -l pid -d 'Record these processes and their children; ends when they do' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s o -l output -d 'Write the recording here; an old one becomes FILE.old' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s d -l duration -d 'Stop recording after this time, such as 10s or 250ms' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l wait-threshold -d 'Keep the kernel stack of waits at least this long' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s a -l all -d 'Record the whole machine'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l strict -d 'Exit with status 4 when events were lost'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s q -l quiet -d 'Print errors and warnings only'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s v -l verbose -d 'Print what is being done; twice for libbpf\'s messages too'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -s i -l input -d 'Read this recording' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l gpu -d 'Only this GPU, by its number in the report' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l min-gap -d 'List gaps at least this long; shorter ones still count in every sum' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l gaps -d 'List this many gaps of each GPU, or all [default: 20, and in text 5 of them in full]' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l json -d 'Write JSON instead of text (schema gdiag.report/1)'
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and not __fish_seen_subcommand_from install" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and not __fish_seen_subcommand_from install" -f -a "install" -d 'Write the library for CUDA_INJECTION64_PATH'
+complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and __fish_seen_subcommand_from install" -s h -l help -d 'Print help (see more with \'--help\')'

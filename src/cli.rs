@@ -1,0 +1,597 @@
+//! What was asked: clap types, and their conversion to plain options.
+//!
+//! Nothing here has an effect. The texts after the options (examples, exit
+//! status) are public because the manual pages are made from them too.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::event::Pid;
+use crate::units::Nanos;
+
+/// Where a recording goes, and comes from, unless said otherwise.
+pub const DEFAULT_FILE: &str = "gdiag.data";
+
+/// Two columns of a help text: examples and what they do, statuses and what they mean.
+pub type Pairs = &'static [(&'static str, &'static str)];
+
+pub const EXAMPLES: Pairs = &[
+    (
+        "gdiag record -- python3 train.py",
+        "record a program from its start",
+    ),
+    ("gdiag report", "why was the GPU idle?"),
+    (
+        "gdiag record -p 4711 -- sleep 10",
+        "record a running program for 10 s",
+    ),
+];
+
+pub const RECORD_EXAMPLES: Pairs = &[
+    (
+        "gdiag record -- python3 train.py",
+        "a program and its children, from the start",
+    ),
+    (
+        "gdiag record -d 30s -- ./serve",
+        "the same, but stop recording after 30 s",
+    ),
+    (
+        "gdiag record -p 4711 -- sleep 10",
+        "process 4711, while another command runs",
+    ),
+    (
+        "gdiag record -p 4711,4712 -d 10s",
+        "two processes, for 10 s",
+    ),
+    (
+        "gdiag record -a -o node.data",
+        "the whole machine, until Ctrl-C",
+    ),
+];
+
+pub const REPORT_EXAMPLES: Pairs = &[
+    ("gdiag report", "explain gdiag.data"),
+    (
+        "gdiag report -i node.data --gpu 1",
+        "one GPU of another recording",
+    ),
+    (
+        "gdiag report --gaps all --min-gap 1ms",
+        "every gap of at least 1 ms, in full",
+    ),
+    ("gdiag report --json | jq .quality", "JSON for scripts"),
+];
+
+pub const SHIM_EXAMPLES: Pairs = &[(
+    "gdiag shim install /opt/gdiag",
+    "write the library, and print what to set",
+)];
+
+/// Exit status of every subcommand.
+pub const EXIT_STATUS: Pairs = &[
+    ("0", "done; also when the reader of the output went away"),
+    (
+        "1",
+        "failed; a cut recording is reported as far as it goes, then 1",
+    ),
+    ("2", "wrong usage"),
+];
+
+/// What `record` adds: it can fail in more ways, and lend the status of a launched command.
+pub const RECORD_EXIT_STATUS: Pairs = &[
+    ("3", "ran, but captured nothing: the target was never seen"),
+    ("4", "events were lost, and --strict was given"),
+    ("77", "this kernel or these privileges cannot do it"),
+    (
+        "125",
+        "CMD is the target, and gdiag itself failed (instead of 1)",
+    ),
+    ("126", "CMD was found, but cannot be executed"),
+    ("127", "CMD was not found"),
+    (
+        "other",
+        "CMD is the target: its own status, or 128 + N when signal N ended it",
+    ),
+];
+
+/// The help text of a subcommand after its options.
+fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
+    let width = examples
+        .iter()
+        .map(|(example, _)| example.len())
+        .max()
+        .unwrap_or(0);
+    let mut text = "Examples:".to_string();
+    for (example, meaning) in examples {
+        text.push_str(&format!("\n  {example:<width$}  {meaning}"));
+    }
+    if !statuses.is_empty() {
+        text.push_str("\n\nExit status:");
+    }
+    for (status, meaning) in statuses.iter().copied().flatten() {
+        text.push_str(&format!("\n  {status:<5}  {meaning}"));
+    }
+    text
+}
+
+/// Why is this GPU idle, and who is to blame?
+///
+/// gdiag records what the GPU did (through CUPTI) and what the host did (through BPF) on one
+/// clock, finds every gap in which a GPU had nothing to do, and gives each nanosecond of it one
+/// cause, with the evidence and what to do about it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gdiag",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = after_help(EXAMPLES, &[]),
+    after_long_help = after_help(EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(RecordArgs),
+    Report(ReportArgs),
+    Shim(ShimArgs),
+}
+
+/// Record what GPUs and the host do
+///
+/// A command given without -p or -a is the target: it is started with gdiag's CUPTI library and
+/// followed with its children. With -p or -a it only says how long to record, as with perf.
+///
+/// INT, TERM and HUP end a recording with a complete file; a second INT ends it at once.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag record [OPTIONS] [--] CMD [ARG]...\n       gdiag record [OPTIONS] <-p PID[,PID]... | -a> [[--] CMD [ARG]...]",
+    after_help = after_help(RECORD_EXAMPLES, &[]),
+    after_long_help = after_help(RECORD_EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
+)]
+struct RecordArgs {
+    /// Record these processes and their children; ends when they do
+    #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
+    pid: Vec<Pid>,
+
+    /// Record the whole machine
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// Write the recording here; an old one becomes FILE.old
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    output: PathBuf,
+
+    /// Stop recording after this time, such as 10s or 250ms
+    #[arg(short, long, value_name = "DUR", value_parser = parse_positive)]
+    duration: Option<Nanos>,
+
+    /// Keep the kernel stack of waits at least this long
+    #[arg(long, value_name = "DUR", default_value = "100us")]
+    wait_threshold: Nanos,
+
+    /// Exit with status 4 when events were lost
+    #[arg(long)]
+    strict: bool,
+
+    /// Print errors and warnings only
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// Print what is being done; twice for libbpf's messages too
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// The command to run, with its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Explain why the GPUs of a recording were idle
+///
+/// Prints, worst first, what share of the time each GPU was idle, what it waited for, who caused
+/// it with the evidence and a remedy, and the longest gaps with every part of their time
+/// accounted for. Needs no privileges, and gives the same answer on any machine.
+#[derive(Debug, Args)]
+#[command(
+    after_help = after_help(REPORT_EXAMPLES, &[]),
+    after_long_help = after_help(REPORT_EXAMPLES, &[EXIT_STATUS]),
+)]
+struct ReportArgs {
+    /// Read this recording
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    input: PathBuf,
+
+    /// Write JSON instead of text (schema gdiag.report/1)
+    #[arg(long)]
+    json: bool,
+
+    /// Only this GPU, by its number in the report
+    #[arg(long, value_name = "N")]
+    gpu: Option<u32>,
+
+    /// List gaps at least this long; shorter ones still count in every sum
+    #[arg(long, value_name = "DUR", default_value = "10us")]
+    min_gap: Nanos,
+
+    /// List this many gaps of each GPU, or all [default: 20, and in text 5 of them in full]
+    #[arg(long, value_name = "N|all", value_parser = parse_limit)]
+    gaps: Option<GapLimit>,
+}
+
+/// Handle the library that records CUDA inside a program
+///
+/// `gdiag record -- CMD` brings the library along by itself. Install it to start a service that
+/// carries it, asleep and without cost, so that it can be recorded later with -p.
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+struct ShimArgs {
+    #[command(subcommand)]
+    command: ShimCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShimCommand {
+    /// Write the library for CUDA_INJECTION64_PATH
+    #[command(
+        after_help = after_help(SHIM_EXAMPLES, &[]),
+        after_long_help = after_help(SHIM_EXAMPLES, &[EXIT_STATUS]),
+    )]
+    Install {
+        /// Directory to write it into
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+}
+
+/// What to do, with everything that it needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    Record(RecordOptions),
+    Report(ReportOptions),
+    ShimInstall { dir: PathBuf },
+}
+
+impl Action {
+    /// A command is started and is itself what gets recorded: its exit status is gdiag's.
+    pub fn launches_target(&self) -> bool {
+        matches!(
+            self,
+            Action::Record(RecordOptions {
+                target: Target::Command,
+                ..
+            })
+        )
+    }
+}
+
+/// What to record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// [`RecordOptions::command`] and its children.
+    Command,
+    /// These processes, in the PID namespace of gdiag, and their children.
+    Pids(Vec<Pid>),
+    All,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordOptions {
+    pub target: Target,
+    /// Program and arguments; empty only when the target is not the command.
+    /// Next to another target it only says how long to record.
+    pub command: Vec<OsString>,
+    pub output: PathBuf,
+    /// `None`: until the command or the targets end, or a signal comes.
+    pub duration: Option<Nanos>,
+    /// Waits at least this long keep their stack.
+    pub wait_threshold: Nanos,
+    pub strict: bool,
+    pub quiet: bool,
+    pub verbose: u8,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReportOptions {
+    pub input: PathBuf,
+    pub json: bool,
+    /// Number of the only GPU to report; `None` is all of them.
+    pub gpu: Option<u32>,
+    pub min_gap: Nanos,
+    /// As asked; `None` when nothing was said.
+    pub gaps: Option<GapLimit>,
+}
+
+impl ReportOptions {
+    /// How many gaps of each GPU to list; `None` is every one.
+    pub fn gap_limit(&self) -> Option<usize> {
+        match self.gaps {
+            None => Some(20),
+            Some(GapLimit::Count(n)) => Some(n),
+            Some(GapLimit::All) => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GapLimit {
+    Count(usize),
+    All,
+}
+
+impl Cli {
+    /// Checks what clap cannot, and leaves clap's types behind.
+    pub fn into_action(self) -> Result<Action, clap::Error> {
+        Ok(match self.command {
+            Command::Record(args) => Action::Record(args.into_options()?),
+            Command::Report(args) => Action::Report(args.into_options()),
+            Command::Shim(args) => match args.command {
+                ShimCommand::Install { dir } => Action::ShimInstall { dir },
+            },
+        })
+    }
+}
+
+impl RecordArgs {
+    fn into_options(self) -> Result<RecordOptions, clap::Error> {
+        let target = if self.all {
+            Target::All
+        } else if !self.pid.is_empty() {
+            Target::Pids(self.pid)
+        } else if !self.command.is_empty() {
+            Target::Command
+        } else {
+            return Err(record_error(
+                ErrorKind::MissingRequiredArgument,
+                "nothing to record: give a command, processes (-p PID), or the whole machine (-a)\n\n  \
+                 hint: gdiag record -- python3 train.py",
+            ));
+        };
+        if self
+            .command
+            .first()
+            .is_some_and(|program| program.is_empty())
+        {
+            return Err(record_error(
+                ErrorKind::InvalidValue,
+                "the command to run has an empty name",
+            ));
+        }
+        Ok(RecordOptions {
+            target,
+            command: self.command,
+            output: self.output,
+            duration: self.duration,
+            wait_threshold: self.wait_threshold,
+            strict: self.strict,
+            quiet: self.quiet,
+            verbose: self.verbose,
+        })
+    }
+}
+
+impl ReportArgs {
+    fn into_options(self) -> ReportOptions {
+        ReportOptions {
+            input: self.input,
+            json: self.json,
+            gpu: self.gpu,
+            min_gap: self.min_gap,
+            gaps: self.gaps,
+        }
+    }
+}
+
+/// An error that shows the usage of `gdiag record`.
+fn record_error(kind: ErrorKind, message: &str) -> clap::Error {
+    let mut gdiag = Cli::command();
+    gdiag.build();
+    match gdiag.find_subcommand_mut("record") {
+        Some(record) => record.error(kind, message),
+        None => gdiag.error(kind, message),
+    }
+}
+
+fn parse_pid(text: &str) -> Result<Pid, String> {
+    match text.trim().parse() {
+        // pid_t is signed, and 0 is no process.
+        Ok(pid) if pid > 0 && pid <= i32::MAX.unsigned_abs() => Ok(Pid(pid)),
+        _ => Err("a process id is a number above 0, such as 4711".to_string()),
+    }
+}
+
+fn parse_positive(text: &str) -> Result<Nanos, String> {
+    match text.parse()? {
+        Nanos::ZERO => Err("must be longer than nothing".to_string()),
+        duration => Ok(duration),
+    }
+}
+
+fn parse_limit(text: &str) -> Result<GapLimit, String> {
+    if text == "all" {
+        return Ok(GapLimit::All);
+    }
+    text.parse()
+        .map(GapLimit::Count)
+        .map_err(|_| "write a number, or all".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Action, clap::Error> {
+        Cli::try_parse_from([&["gdiag"], args].concat()).and_then(Cli::into_action)
+    }
+
+    fn record(args: &[&str]) -> RecordOptions {
+        match parse(&[&["record"], args].concat()).unwrap() {
+            Action::Record(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn report(args: &[&str]) -> ReportOptions {
+        match parse(&[&["report"], args].concat()).unwrap() {
+            Action::Report(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The exit status and the message of a refused command line.
+    fn refused(args: &[&str]) -> (i32, String) {
+        let error = parse(args).unwrap_err();
+        (error.exit_code(), error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_alone_is_the_target() {
+        let options = record(&["--", "python3", "train.py", "-d", "x"]);
+        assert_eq!(options.target, Target::Command);
+        assert_eq!(options.command, ["python3", "train.py", "-d", "x"]);
+        assert_eq!(options.output, PathBuf::from("gdiag.data"));
+        assert_eq!(options.wait_threshold, Nanos::from_micros(100));
+        assert_eq!(options.duration, None);
+    }
+
+    #[test]
+    fn everything_after_the_command_belongs_to_it_even_without_dashes() {
+        let options = record(&["-d", "2s", "python3", "-u", "train.py", "-a", "--strict"]);
+        assert_eq!(
+            options.command,
+            ["python3", "-u", "train.py", "-a", "--strict"]
+        );
+        assert_eq!(options.duration, Some(Nanos::from_secs(2)));
+        assert!(!options.strict);
+    }
+
+    #[test]
+    fn a_command_beside_pids_only_times_the_recording() {
+        let options = record(&["-p", "12,13", "-p", "14", "--", "sleep", "10"]);
+        assert_eq!(
+            options.target,
+            Target::Pids(vec![Pid(12), Pid(13), Pid(14)])
+        );
+        assert_eq!(options.command, ["sleep", "10"]);
+    }
+
+    #[test]
+    fn the_whole_machine_needs_no_command() {
+        let options = record(&["-a", "-qo", "x.data", "--strict", "--wait-threshold", "1ms"]);
+        assert_eq!(options.target, Target::All);
+        assert_eq!(options.output, PathBuf::from("x.data"));
+        assert_eq!(options.wait_threshold, Nanos::from_millis(1));
+        assert!(options.strict && options.quiet && options.command.is_empty());
+    }
+
+    #[test]
+    fn only_a_launched_target_lends_gdiag_its_exit_status() {
+        assert!(parse(&["record", "--", "true"]).unwrap().launches_target());
+        assert!(!parse(&["record", "-p", "1", "--", "true"])
+            .unwrap()
+            .launches_target());
+        assert!(!parse(&["record", "-a", "--", "true"])
+            .unwrap()
+            .launches_target());
+        assert!(!parse(&["report"]).unwrap().launches_target());
+    }
+
+    #[test]
+    fn record_without_a_target_is_refused_with_a_hint() {
+        for args in [
+            &["record"] as &[&str],
+            &["record", "-o", "x"],
+            &["record", "-d", "1s", "--"],
+        ] {
+            let (status, text) = refused(args);
+            assert_eq!(status, 2);
+            assert!(text.contains("nothing to record"), "{text}");
+            assert!(text.contains("hint: gdiag record -- "), "{text}");
+            assert!(text.contains("Usage: gdiag record"), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_values_are_usage_errors() {
+        for args in [
+            &["record", "-d", "10", "--", "true"] as &[&str],
+            &["record", "-d", "0s", "--", "true"],
+            &["record", "-d", "-1s", "--", "true"],
+            &["record", "-d", "1x", "--", "true"],
+            &["record", "--wait-threshold", "soon", "--", "true"],
+            &["record", "-p", "0"],
+            &["record", "-p", "python3"],
+            &["record", "-p", "-5"],
+            &["record", "-p", "1,"],
+            &["record", "-p", "4294967295"],
+            &["record", "-p", "1", "-a"],
+            &["record", "-q", "-v", "--", "true"],
+            &["record", "--no-such-option"],
+            &["record", "--", ""],
+            &["report", "--min-gap", "10"],
+            &["report", "--gaps", "some"],
+            &["report", "--gaps", "-1"],
+            &["report", "--gpu", "first"],
+            &["report", "gdiag.data"],
+            &["shim"],
+            &["shim", "install"],
+            &["check"],
+            &[],
+        ] {
+            assert_eq!(refused(args).0, 2, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_duration_is_told_how_to_write_one() {
+        let (_, text) = refused(&["record", "-d", "10", "--", "true"]);
+        assert!(text.contains("10s, 250ms, 20us"), "{text}");
+    }
+
+    #[test]
+    fn report_lists_twenty_gaps_of_ten_microseconds_unless_told() {
+        let options = report(&[]);
+        assert_eq!(options.gap_limit(), Some(20));
+        assert_eq!(options.min_gap, Nanos::from_micros(10));
+        assert_eq!(options.gpu, None);
+        assert!(!options.json);
+        assert_eq!(report(&["--gaps", "all"]).gap_limit(), None);
+        assert_eq!(report(&["--gaps", "0"]).gap_limit(), Some(0));
+        assert_eq!(report(&["--gpu", "3", "-i", "x"]).gpu, Some(3));
+    }
+
+    #[test]
+    fn version_and_help_end_with_zero() {
+        let (status, text) = refused(&["-V"]);
+        assert_eq!(
+            (status, text.trim()),
+            (0, concat!("gdiag ", env!("CARGO_PKG_VERSION")))
+        );
+        for args in [
+            &["--help"] as &[&str],
+            &["record", "-h"],
+            &["shim", "install", "--help"],
+        ] {
+            assert_eq!(refused(args).0, 0, "{args:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What /proc says about processes.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use procfs::process::Process;
+
+/// `0,2-3` → 0, 2, 3. `None` for anything else.
+pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
+            None => {
+                let cpu: u32 = part.parse().ok()?;
+                (cpu, cpu)
+            }
+        };
+        if last < first || last - first > 65_536 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// Whether `pid`, as /proc shows it, is a process and not merely a thread of one.
+pub fn is_process(pid: u32) -> bool {
+    let own = |t: Process| t.status().ok().map(|s| s.tgid);
+    i32::try_from(pid)
+        .ok()
+        .and_then(|pid| Process::new(pid).ok())
+        .and_then(own)
+        .is_some_and(|tgid| u32::try_from(tgid) == Ok(pid))
+}
+
+/// The process that a thread id belongs to.
+pub fn process_of_thread(tid: u32) -> Option<u32> {
+    let status = Process::new(i32::try_from(tid).ok()?).ok()?.status().ok()?;
+    u32::try_from(status.tgid).ok()
+}
+
+/// Processes that call themselves `ns_pid` inside a PID namespace below ours.
+pub fn known_inside_as(ns_pid: u32) -> Vec<u32> {
+    let Ok(all) = procfs::process::all_processes() else {
+        return Vec::new();
+    };
+    let inner = i32::try_from(ns_pid).ok();
+    all.flatten()
+        .filter_map(|p| {
+            let ids = p.status().ok()?.nspid?;
+            (ids.len() > 1 && ids.last().copied() == inner).then(|| u32::try_from(p.pid()).ok())?
+        })
+        .collect()
+}
+
+/// `roots` and all processes that descend from them, as they are now.
+pub fn with_descendants(roots: &[u32]) -> Vec<u32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    if let Ok(all) = procfs::process::all_processes() {
+        for stat in all.flatten().filter_map(|p| p.stat().ok()) {
+            children.entry(stat.ppid).or_default().push(stat.pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    let mut todo: Vec<i32> = roots
+        .iter()
+        .filter_map(|&p| i32::try_from(p).ok())
+        .collect();
+    while let Some(pid) = todo.pop() {
+        if seen.insert(pid) {
+            found.extend(u32::try_from(pid));
+            todo.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    found
+}
+
+/// What a process is. Empty strings for what could not be read: it may have gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    pub cmdline: String,
+    pub exe: String,
+    pub cgroup: String,
+}
+
+pub fn describe(pid: u32) -> Description {
+    let dir = Path::new("/proc").join(pid.to_string());
+    let cmdline = fs::read(dir.join("cmdline")).unwrap_or_default();
+    let cmdline: Vec<_> = cmdline
+        .split(|&b| b == 0)
+        .filter(|arg| !arg.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    let exe = fs::read_link(dir.join("exe"))
+        .map(|path| path.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    Description {
+        cmdline: cmdline.join(" "),
+        exe,
+        cgroup: cpu_cgroup(&cgroup).unwrap_or_default().to_string(),
+    }
+}
+
+/// The cgroup that limits the CPU: of the v1 cpu controller where there is one, else of v2.
+fn cpu_cgroup(text: &str) -> Option<&str> {
+    let mut unified = None;
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if controllers.split(',').any(|c| c == "cpu") {
+            return Some(path);
+        }
+        if id == "0" {
+            unified = Some(path);
+        }
+    }
+    unified
+}
+
+/// What descriptor `fd` of a thread is: a path, `socket:[…]`, `pipe:[…]`. Empty when unknown.
+pub fn descriptor(tid: u32, fd: u64) -> String {
+    fs::read_link(format!("/proc/{tid}/fd/{fd}"))
+        .map(|path| path.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// Handler names by interrupt number, from /proc/interrupts.
+pub fn interrupts() -> Vec<(u16, String)> {
+    fs::read_to_string("/proc/interrupts")
+        .map(|text| parse_interrupts(&text))
+        .unwrap_or_default()
+}
+
+fn parse_interrupts(text: &str) -> Vec<(u16, String)> {
+    let mut lines = text.lines();
+    let cpus = lines
+        .next()
+        .map_or(0, |head| head.split_whitespace().count());
+    lines
+        .filter_map(|line| {
+            let (number, rest) = line.trim_start().split_once(':')?;
+            let number = number.parse().ok()?;
+            // A count for each CPU, then chip, hardware number and trigger, then the handlers.
+            let name = rest.split_whitespace().skip(cpus).collect::<Vec<_>>();
+            let handlers = name.get(2..).unwrap_or_default().join(" ");
+            (!handlers.is_empty()).then_some((number, handlers))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_are_numbers_and_ranges() {
+        assert_eq!(parse_cpu_list("0"), Some(vec![0]));
+        assert_eq!(parse_cpu_list("0,2-4"), Some(vec![0, 2, 3, 4]));
+        for bad in ["", "a", "1-", "-1", "3-2", "0,,1", "0-99999999"] {
+            assert_eq!(parse_cpu_list(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_cgroup_that_limits_the_cpu_is_found_on_both_versions() {
+        assert_eq!(cpu_cgroup("0::/user.slice\n"), Some("/user.slice"));
+        let v1 = "9:memory:/m\n4:cpu,cpuacct:/jobs/7\n0::/unified\n";
+        assert_eq!(cpu_cgroup(v1), Some("/jobs/7"));
+        assert_eq!(cpu_cgroup("1:name=systemd:/x\n"), None);
+        assert_eq!(cpu_cgroup("garbage"), None);
+    }
+
+    #[test]
+    fn interrupts_have_the_names_of_their_handlers() {
+        let text = "           CPU0       CPU1\n\
+                    \x20  4:          1          0   IO-APIC   4-edge      ttyS0\n\
+                    \x20 42:          0          9  PCI-MSIX-0000:00:06.0   0-edge      nvidia, other\n\
+                    \x20NMI:          0          0   Non-maskable interrupts\n";
+        assert_eq!(
+            parse_interrupts(text),
+            vec![(4, "ttyS0".to_string()), (42, "nvidia, other".to_string())]
+        );
+    }
+
+    #[test]
+    fn a_process_is_told_from_its_threads_and_from_nothing() {
+        let own = std::process::id();
+        assert!(is_process(own));
+        assert!(!is_process(u32::MAX));
+        assert_eq!(process_of_thread(own), Some(own));
+        assert!(with_descendants(&[own]).contains(&own));
+        assert!(describe(own).cmdline.contains("gdiag"));
+        assert_eq!(describe(u32::MAX), Description::default());
+    }
+}

@@ -1,0 +1,131 @@
+//! The shim that gdiag carries in itself, written out where a program can load it.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use gdiag_shim_layout::ENV_START;
+
+/// The variable by which the CUDA driver finds a library to load at `cuInit`.
+pub const INJECTION: &str = "CUDA_INJECTION64_PATH";
+
+/// Name of the library on disk.
+pub const FILE_NAME: &str = "libgdiag_cupti.so";
+
+/// Built from `cupti-shim` by build.rs.
+const SHIM: &[u8] = include_bytes!(env!("GDIAG_SHIM_SO"));
+
+/// Writes the library into `dir`, which is made if it is missing. Replaces it in one step: a
+/// program that has the old one mapped must not see it change.
+pub fn install(dir: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let path = dir.join(FILE_NAME);
+    let temporary = dir.join(format!(".{FILE_NAME}.{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o755)
+            .open(&temporary)?;
+        file.write_all(SHIM)?;
+        // Whatever the umask is: the target may run as another user.
+        file.set_permissions(fs::Permissions::from_mode(0o755))?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)
+    };
+    write()
+        .inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The library in a directory of its own, for one launched command and its children.
+#[derive(Debug)]
+pub struct ShimFile {
+    dir: PathBuf,
+    path: PathBuf,
+    keep: bool,
+}
+
+impl ShimFile {
+    pub fn write_temporary() -> Result<ShimFile> {
+        let base = std::env::temp_dir();
+        let dir = (0..100)
+            .map(|attempt| base.join(format!("gdiag-{}-{attempt}", std::process::id())))
+            .find(|dir| fs::create_dir(dir).is_ok())
+            .with_context(|| format!("cannot make a directory in {}", base.display()))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("cannot open {} to the command", dir.display()))?;
+        let mut file = ShimFile {
+            path: dir.join(FILE_NAME),
+            dir,
+            keep: false,
+        };
+        file.path = install(&file.dir)?;
+        Ok(file)
+    }
+
+    /// What makes a launched program load it and collect from `cuInit` on.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        vec![
+            (INJECTION, self.path.clone().into_os_string()),
+            (ENV_START, OsString::from("1")),
+        ]
+    }
+
+    /// Leaves it where it is: a process that carries its path may still want to load it, since
+    /// the driver looks for it when the process first uses CUDA, whenever that is.
+    pub fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for ShimFile {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_a_shared_object_that_everyone_can_load() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = install(&dir.path().join("new")).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(&bytes[..4], b"\x7fELF");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        // Again, over the old one, and nothing else is left.
+        install(&dir.path().join("new")).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_temporary_copy_goes_away_unless_it_is_kept() {
+        let kept = ShimFile::write_temporary().unwrap();
+        let dir = kept.dir.clone();
+        kept.keep();
+        assert!(dir.join(FILE_NAME).exists());
+        fs::remove_dir_all(dir).unwrap();
+
+        let gone = ShimFile::write_temporary().unwrap();
+        let dir = gone.dir.clone();
+        drop(gone);
+        assert!(!dir.exists());
+    }
+}

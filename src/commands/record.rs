@@ -1,0 +1,458 @@
+//! `gdiag record`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::cli::{RecordOptions, Target};
+use crate::collect::bpf::Plan;
+use crate::collect::target::{self, Command};
+use crate::collect::{clock, process, shim_file};
+use crate::error::{self, status, Error};
+use crate::event::{Event, Pid};
+use crate::pipeline::{Session, STEP};
+use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
+use crate::store::{Stats, StoreError, Writer};
+use crate::units::{Count, Nanos};
+
+/// A killed gdiag loses at most this much of what it had read.
+const FLUSH: Nanos = Nanos::from_secs(1);
+
+/// The result is the exit status.
+pub fn run(options: &RecordOptions) -> Result<u8> {
+    let signals = Signals::block()?;
+    let program = options
+        .command
+        .first()
+        .map(|name| resolve(name))
+        .transpose()?;
+    let pids = match &options.target {
+        Target::Pids(pids) => pids
+            .iter()
+            .map(|pid| check_pid(*pid))
+            .collect::<Result<Vec<_>>>()?,
+        Target::Command | Target::All => Vec::new(),
+    };
+
+    // Forked before anything starts a thread; it waits until it is watched.
+    let launch = options.target == Target::Command;
+    let shim = if launch {
+        shim_to_carry(options)?
+    } else {
+        None
+    };
+    let mut command = match &program {
+        Some(program) => Some(Command::prepare(
+            program,
+            &options.command,
+            &shim
+                .as_ref()
+                .map(shim_file::ShimFile::environment)
+                .unwrap_or_default(),
+            &signals.before,
+        )?),
+        None => None,
+    };
+
+    let targets = match (&command, launch) {
+        (Some(command), true) => vec![command.pid()],
+        _ => process::with_descendants(&pids),
+    };
+    let watched = pids
+        .iter()
+        .map(|&pid| target::pidfd_open(pid).with_context(|| format!("cannot watch process {pid}")))
+        .collect::<Result<Vec<_>>>()?;
+    let plan = Plan {
+        all: options.target == Target::All,
+        targets,
+        follow: true,
+        wait_threshold: options.wait_threshold,
+    };
+
+    let mut early = Vec::new();
+    let mut session = Session::start(&plan, &mut |event| early.push(event))?;
+    let meta = meta(options, &plan, &session)?;
+    let mut recording = Recording::create(&options.output, &meta)?;
+    for event in &early {
+        recording.push(event);
+    }
+    for probe in &meta.missing_probes {
+        say(
+            options,
+            format_args!("this kernel has no {probe}: what it would show is left out"),
+        );
+    }
+    if let Some(command) = &mut command {
+        command.go()?;
+    }
+
+    let result = watch(
+        options,
+        &signals,
+        &watched,
+        command.as_ref(),
+        &mut session,
+        &mut recording,
+    )
+    .and_then(|end| {
+        session.finish(&mut |event| recording.push(&event))?;
+        Ok(end)
+    });
+    if let Some(shim) = shim.filter(|_| session.targets_alive()) {
+        shim.keep();
+    }
+    let running = command.as_ref().filter(|_| launch);
+    match result.and_then(|end| finish(options, &meta, session, recording, end)) {
+        Ok(status) => match running {
+            // Also when the recording ended before the command did: gdiag stands in for it.
+            Some(command) if status == status::DONE => Ok(target::shell_status(command.wait()?)),
+            _ => Ok(status),
+        },
+        Err(failure) => {
+            if let Some(command) = running {
+                // The job matters more than the recording of it.
+                let _ = io::stderr().write_all(error::render(&failure).as_bytes());
+                command.wait()?;
+                return Ok(error::exit_status(&failure, true));
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Why a recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A signal.
+    Asked,
+    Duration,
+    CommandEnded,
+    TargetsEnded,
+}
+
+fn watch(
+    options: &RecordOptions,
+    signals: &Signals,
+    watched: &[OwnedFd],
+    command: Option<&Command>,
+    session: &mut Session,
+    recording: &mut Recording,
+) -> Result<End> {
+    let start = clock::monotonic();
+    let deadline = options.duration.map(|d| start + d);
+    let mut next_step = start + STEP;
+    let mut next_flush = start + FLUSH;
+    let mut alive: Vec<BorrowedFd<'_>> = watched.iter().map(AsFd::as_fd).collect();
+    loop {
+        let now = clock::monotonic();
+        let until = deadline.map_or(next_step, |d| d.min(next_step));
+        let wait = until.saturating_sub(now).0.div_ceil(1_000_000);
+        let mut fds = vec![PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
+        fds.push(PollFd::new(session.epoll_fd(), PollFlags::POLLIN));
+        fds.extend(command.map(|c| PollFd::new(c.pidfd(), PollFlags::POLLIN)));
+        fds.extend(alive.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        let timeout = PollTimeout::try_from(wait.min(1000)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(e) => return Err(e).context("cannot wait for events"),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        drop(fds);
+
+        let now = clock::monotonic();
+        if now >= next_step || ready[1] {
+            session.step(&mut |event| recording.push(&event))?;
+            next_step = now + STEP;
+        }
+        if now >= next_flush {
+            recording.flush();
+            next_flush = now + FLUSH;
+        }
+        recording.check()?;
+
+        let mut asked = false;
+        while let Some((signal, from_terminal)) = signals.next() {
+            match signal {
+                Signal::SIGUSR1 => interim_report(recording, &options.output),
+                Signal::SIGUSR2 => {}
+                _ => {
+                    asked = true;
+                    // A terminal tells its whole foreground group, the command included.
+                    if let Some(command) = command.filter(|_| !from_terminal) {
+                        command.signal(signal);
+                    }
+                }
+            }
+        }
+        if asked {
+            // From now on a second INT ends gdiag at once, whatever it is doing.
+            signals.restore();
+            return Ok(End::Asked);
+        }
+        if command.is_some() && ready[2] {
+            return Ok(End::CommandEnded);
+        }
+        if deadline.is_some_and(|d| now >= d) {
+            return Ok(End::Duration);
+        }
+        if !alive.is_empty() {
+            let first = 2 + usize::from(command.is_some());
+            let mut index = first;
+            alive.retain(|_| {
+                index += 1;
+                !ready[index - 1]
+            });
+            if alive.is_empty() {
+                return Ok(End::TargetsEnded);
+            }
+        }
+    }
+}
+
+/// Closes the file and says what is in it. The result is gdiag's own exit status.
+fn finish(
+    options: &RecordOptions,
+    meta: &Meta,
+    mut session: Session,
+    recording: Recording,
+    end: End,
+) -> Result<u8> {
+    let now = clock::monotonic();
+    let seen = session.seen;
+    if seen.shims == 0 || seen.gpu_operations == 0 {
+        let why = if seen.shims == 0 {
+            "no CUDA was seen in the target: host side only"
+        } else {
+            "CUDA was seen in the target, but no GPU operation"
+        };
+        session.warnings.insert(0, why.to_string());
+    }
+    let gpu_source = match (seen.gpu_operations, seen.simulated) {
+        (0, _) => GpuSource::None,
+        (_, true) => GpuSource::Simulated,
+        (_, false) => GpuSource::Cupti,
+    };
+    let warnings = std::mem::take(&mut session.warnings);
+    drop(session);
+    let stats = recording.finish(&Summary {
+        end_mono_ns: now.0,
+        gpu_source,
+        warnings: warnings.clone(),
+        ..Summary::default()
+    })?;
+    for warning in &warnings {
+        say(options, format_args!("{warning}"));
+    }
+    if !options.quiet {
+        let _ = writeln!(
+            io::stderr(),
+            "[ gdiag record: {}, {} events, {} {}, lost {} ]",
+            now.saturating_sub(meta.start()),
+            Count(stats.events),
+            stats.written,
+            options.output.display(),
+            Count(seen.lost)
+        );
+    }
+    if options.target == Target::Command && end != End::CommandEnded && !options.quiet {
+        let _ = writeln!(
+            io::stderr(),
+            "gdiag: the recording has ended, the command runs on"
+        );
+    }
+    if seen.target_threads == 0 {
+        let what = "no thread of the target was seen".to_string();
+        return Err(Error::NothingCaptured { what }.into());
+    }
+    if seen.lost > 0 && options.strict {
+        return Err(Error::EventsLost { lost: seen.lost }.into());
+    }
+    Ok(status::DONE)
+}
+
+fn say(options: &RecordOptions, text: std::fmt::Arguments<'_>) {
+    if !options.quiet {
+        let _ = writeln!(io::stderr(), "gdiag: warning: {text}");
+    }
+}
+
+fn resolve(name: &OsString) -> Result<PathBuf> {
+    Ok(target::resolve(name, std::env::var_os("PATH").as_deref())?)
+}
+
+fn check_pid(pid: Pid) -> Result<u32> {
+    if process::is_process(pid.0) {
+        return Ok(pid.0);
+    }
+    if let Some(owner) = process::process_of_thread(pid.0) {
+        return Err(Error::IsThread {
+            tid: pid,
+            pid: Pid(owner),
+        }
+        .into());
+    }
+    let here: Vec<Pid> = process::known_inside_as(pid.0)
+        .into_iter()
+        .map(Pid)
+        .collect();
+    Err(if here.is_empty() {
+        Error::NoSuchProcess(pid)
+    } else {
+        Error::WrongPidNamespace { asked: pid, here }
+    }
+    .into())
+}
+
+/// The library for a launched command, unless its place is taken or it is switched off.
+fn shim_to_carry(options: &RecordOptions) -> Result<Option<shim_file::ShimFile>> {
+    if let Some(other) = std::env::var_os(shim_file::INJECTION).filter(|v| !v.is_empty()) {
+        say(
+            options,
+            format_args!(
+                "{} is set already ({}): left alone, so there will be no GPU records",
+                shim_file::INJECTION,
+                other.to_string_lossy()
+            ),
+        );
+        return Ok(None);
+    }
+    shim_file::ShimFile::write_temporary().map(Some)
+}
+
+fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta> {
+    let uname = nix::sys::utsname::uname().context("uname failed")?;
+    let text = |s: &OsStr| s.to_string_lossy().into_owned();
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let now = clock::pair();
+    Ok(Meta {
+        gdiag_version: env!("CARGO_PKG_VERSION").to_string(),
+        host: text(uname.nodename()),
+        kernel: text(uname.release()),
+        machine: text(uname.machine()),
+        boot_id: boot_id.trim().to_string(),
+        cpus_online: std::fs::read_to_string("/sys/devices/system/cpu/online")
+            .ok()
+            .and_then(|list| process::parse_cpu_list(list.trim()))
+            .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(0)),
+        command: std::env::args_os().map(|arg| text(&arg)).collect(),
+        mode: match options.target {
+            Target::Command => TargetMode::Launch,
+            Target::Pids(_) => TargetMode::Attach,
+            Target::All => TargetMode::All,
+        },
+        targets: plan.targets.iter().copied().map(Pid).collect(),
+        start_mono_ns: now.mono.0,
+        start_unix_ns: now.real.0,
+        wait_threshold_ns: plan.wait_threshold.0,
+        missing_probes: session.missing_probes().to_vec(),
+    })
+}
+
+/// The file, and the first error of writing it: events come from callbacks that cannot fail.
+struct Recording {
+    writer: Writer,
+    failure: Option<StoreError>,
+}
+
+impl Recording {
+    /// An old recording becomes `FILE.old`.
+    fn create(path: &Path, meta: &Meta) -> Result<Recording> {
+        if path.is_file() {
+            let mut old = path.as_os_str().to_os_string();
+            old.push(".old");
+            std::fs::rename(path, &old)
+                .with_context(|| format!("cannot keep the old {}", path.display()))?;
+        }
+        Ok(Recording {
+            writer: Writer::create(path, meta)?,
+            failure: None,
+        })
+    }
+
+    fn push(&mut self, event: &Event) {
+        if self.failure.is_none() {
+            self.failure = self.writer.push(event).err();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.writer.flush().err();
+        }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        match self.failure.take() {
+            None => Ok(()),
+            Some(e) => Err(e.into()),
+        }
+    }
+
+    fn finish(mut self, summary: &Summary) -> Result<Stats> {
+        self.check()?;
+        Ok(self.writer.finish(summary)?)
+    }
+}
+
+/// What was recorded so far, on stderr: stdout may belong to the command.
+fn interim_report(recording: &mut Recording, path: &Path) {
+    recording.flush();
+    let Ok(own) = std::env::current_exe() else {
+        return;
+    };
+    let result = std::process::Command::new(own)
+        .arg("report")
+        .arg("-i")
+        .arg(path)
+        .stdout(io::stderr())
+        .status();
+    if let Err(e) = result {
+        let _ = writeln!(io::stderr(), "gdiag: cannot start the interim report: {e}");
+    }
+}
+
+/// The signals that end or steer a recording, delivered through a descriptor.
+struct Signals {
+    fd: SignalFd,
+    set: SigSet,
+    /// The mask that gdiag was started with, for the command.
+    before: SigSet,
+}
+
+impl Signals {
+    fn block() -> Result<Signals> {
+        let mut set = SigSet::empty();
+        for signal in [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+        ] {
+            set.add(signal);
+        }
+        let mut before = SigSet::empty();
+        nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))
+            .context("cannot block signals")?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("cannot receive signals")?;
+        Ok(Signals { fd, set, before })
+    }
+
+    /// The next signal, and whether a key on the terminal sent it.
+    fn next(&self) -> Option<(Signal, bool)> {
+        let info = self.fd.read_signal().ok().flatten()?;
+        let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
+        Some((signal, info.ssi_code == libc::SI_KERNEL))
+    }
+
+    fn restore(&self) {
+        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&self.set), None);
+    }
+}

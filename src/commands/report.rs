@@ -1,0 +1,293 @@
+//! `gdiag report`: reads a recording, has it analysed, and presents the answer.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use crate::analyse::{self, report::Report};
+use crate::cli::{GapLimit, ReportOptions};
+use crate::commands::to_stdout;
+use crate::error::{status, Error};
+use crate::event::{Event, ShimState};
+use crate::model::Timeline;
+use crate::present::style::Style;
+use crate::present::{json, report};
+use crate::store::meta::{GpuSource, Meta, Summary};
+use crate::store::Reader;
+use crate::units::Nanos;
+
+/// Gaps that the text shows with all their parts unless `--gaps` says how many.
+const GAPS_IN_FULL: usize = 5;
+
+/// What a recording says, analysed.
+struct Explained {
+    report: Report,
+    meta: Meta,
+    /// Made from the events where the recording does not say how it ended.
+    summary: Summary,
+    /// Nothing of the recording was missing or damaged.
+    whole: bool,
+}
+
+/// The result is the exit status.
+pub fn run(options: &ReportOptions) -> anyhow::Result<u8> {
+    let mut explained = explain(options)?;
+    if let Some(index) = options.gpu {
+        keep_gpu(&mut explained.report, index)?;
+    }
+    let Explained {
+        report,
+        meta,
+        summary,
+        whole,
+    } = &explained;
+    if options.json {
+        // The text begins with the warnings; here they would go unseen.
+        if !whole {
+            for warning in &report.quality.warnings {
+                let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
+            }
+        }
+        to_stdout(|out| json::write_report(out, report, meta, Some(summary)))?;
+    } else {
+        let style = Style::for_stdout(gaps_in_full(options.gaps));
+        to_stdout(|out| report::write_report(out, report, meta, Some(summary), &style))?;
+    }
+    Ok(if *whole { status::DONE } else { status::FAILED })
+}
+
+/// Reads the recording once, event by event.
+fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
+    let mut reader = Reader::open(&options.input)?;
+    let meta = reader.meta().clone();
+    let mut seen = Seen::default();
+    let mut timeline = Timeline::new(&meta);
+    reader.for_each(|event| {
+        seen.event(event);
+        timeline.push(event);
+        ControlFlow::Continue(())
+    })?;
+    timeline.finish(reader.summary());
+    let mut report = analyse::report(
+        &timeline,
+        &analyse::Options {
+            gpu: None,
+            min_gap: options.min_gap,
+            gaps: options.gap_limit(),
+        },
+    );
+    let whole = reader.coverage().is_whole();
+    let summary = reader
+        .summary()
+        .cloned()
+        .unwrap_or_else(|| seen.into_summary());
+    let mut warnings = reader.coverage().warnings(meta.start());
+    warnings.extend(summary.warnings.iter().cloned());
+    add_warnings(&mut report, warnings);
+    Ok(Explained {
+        report,
+        meta,
+        summary,
+        whole,
+    })
+}
+
+fn gaps_in_full(asked: Option<GapLimit>) -> usize {
+    match asked {
+        None => GAPS_IN_FULL,
+        Some(GapLimit::Count(n)) => n,
+        Some(GapLimit::All) => usize::MAX,
+    }
+}
+
+fn keep_gpu(report: &mut Report, index: u32) -> Result<(), Error> {
+    let known: Vec<u32> = report.gpus.iter().map(|gpu| gpu.index).collect();
+    if !known.contains(&index) {
+        return Err(Error::NoSuchGpu {
+            asked: index,
+            known,
+        });
+    }
+    report.gpus.retain(|gpu| gpu.index == index);
+    Ok(())
+}
+
+/// Puts what the recording and its reading warn of before what the analysis does. Said once each.
+fn add_warnings(report: &mut Report, first: Vec<String>) {
+    let mut warnings: Vec<String> = Vec::new();
+    for warning in first
+        .into_iter()
+        .chain(std::mem::take(&mut report.quality.warnings))
+    {
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+    report.quality.warnings = warnings;
+}
+
+/// What the end of a recording would have said, as far as its events tell.
+#[derive(Debug, Default)]
+struct Seen {
+    end: Nanos,
+    events: u64,
+    gpu_source: GpuSource,
+}
+
+impl Seen {
+    fn event(&mut self, event: &Event) {
+        self.events += 1;
+        self.end = self.end.max(event.ts().unwrap_or_default());
+        match event {
+            Event::Shim(shim) if shim.simulated => self.gpu_source = GpuSource::Simulated,
+            Event::Shim(shim) if shim.state == ShimState::Active => self.found(GpuSource::Cupti),
+            Event::GpuOp(op) => {
+                self.end = self.end.max(op.end);
+                self.found(GpuSource::Cupti);
+            }
+            Event::Define(_)
+            | Event::Task(_)
+            | Event::Exit(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Device(_)
+            | Event::Shim(_)
+            | Event::Process(_)
+            | Event::Clock(_)
+            | Event::Loss(_) => {}
+        }
+    }
+
+    fn found(&mut self, source: GpuSource) {
+        if self.gpu_source == GpuSource::None {
+            self.gpu_source = source;
+        }
+    }
+
+    fn into_summary(self) -> Summary {
+        Summary {
+            end_mono_ns: self.end.as_u64(),
+            gpu_source: self.gpu_source,
+            events: self.events,
+            ..Summary::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{
+        ContextId, CorrelationId, Cpu, DeviceId, GpuOp, NameId, OpKind, Pid, Shim, StreamId,
+        Switch, SwitchFlags, Tid,
+    };
+
+    fn shim(state: ShimState, simulated: bool) -> Event {
+        Event::Shim(Shim {
+            ts: Nanos(5),
+            pid: Pid(1),
+            state,
+            reason: NameId(0),
+            cupti_path: NameId(0),
+            cupti_version: 0,
+            simulated,
+        })
+    }
+
+    fn operation(start: u64, end: u64) -> Event {
+        Event::GpuOp(GpuOp {
+            pid: Pid(1),
+            device: DeviceId(0),
+            context: ContextId(1),
+            stream: StreamId(7),
+            kind: OpKind::Graph,
+            start: Nanos(start),
+            end: Nanos(end),
+            correlation: CorrelationId(1),
+            graph: 0,
+            node: 0,
+        })
+    }
+
+    fn switch(ts: u64) -> Event {
+        Event::Switch(Switch {
+            ts: Nanos(ts),
+            cpu: Cpu(0),
+            prev: Tid(1),
+            next: Tid(2),
+            state: 0,
+            syscall: None,
+            flags: SwitchFlags(0),
+            minor_faults: 0,
+            major_faults: 0,
+        })
+    }
+
+    fn summary_of(events: &[Event]) -> Summary {
+        let mut seen = Seen::default();
+        events.iter().for_each(|event| seen.event(event));
+        seen.into_summary()
+    }
+
+    #[test]
+    fn a_cut_recording_ends_with_its_last_event() {
+        assert_eq!(
+            summary_of(&[switch(10), operation(20, 90), switch(30)]).end_mono_ns,
+            90
+        );
+        assert_eq!(
+            summary_of(&[operation(20, 90), switch(100)]).end_mono_ns,
+            100
+        );
+        assert_eq!(summary_of(&[switch(1), switch(2)]).events, 2);
+    }
+
+    #[test]
+    fn a_cut_recording_still_tells_a_simulated_gpu() {
+        let source = |events: &[Event]| summary_of(events).gpu_source;
+        assert_eq!(source(&[switch(1)]), GpuSource::None);
+        assert_eq!(source(&[shim(ShimState::Dormant, false)]), GpuSource::None);
+        assert_eq!(source(&[shim(ShimState::Active, false)]), GpuSource::Cupti);
+        assert_eq!(source(&[operation(1, 2)]), GpuSource::Cupti);
+        assert_eq!(
+            source(&[
+                operation(1, 2),
+                shim(ShimState::Active, true),
+                operation(2, 3)
+            ]),
+            GpuSource::Simulated
+        );
+    }
+
+    #[test]
+    fn warnings_of_the_reading_come_first_and_once() {
+        let mut report = Report::default();
+        report.quality.warnings = vec!["b".into(), "c".into()];
+        add_warnings(&mut report, vec!["a".into(), "b".into()]);
+        assert_eq!(report.quality.warnings, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error_that_names_those_that_are() {
+        let error = keep_gpu(&mut Report::default(), 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no GPU 1 in this recording, which has none"
+        );
+    }
+
+    #[test]
+    fn gaps_asked_for_are_shown_in_full() {
+        assert_eq!(gaps_in_full(None), 5);
+        assert_eq!(gaps_in_full(Some(GapLimit::Count(7))), 7);
+        assert_eq!(gaps_in_full(Some(GapLimit::All)), usize::MAX);
+    }
+}

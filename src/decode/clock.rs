@@ -1,0 +1,134 @@
+//! CLOCK_REALTIME, which CUPTI stamps with, → CLOCK_MONOTONIC, by pairs sampled all through a recording.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use crate::event::{ClockPair, Loss, LossSource};
+use crate::units::Nanos;
+
+/// A change of the offset between two pairs that is a step and not drift: NTP slews by at most
+/// 500 ppm, 50 us in the 100 ms between two pairs.
+const STEP: i128 = 1_000_000;
+
+/// Pairs kept: CUPTI hands records over within seconds.
+const KEPT: usize = 1024;
+
+/// Converts times that lie between pairs, or near them.
+#[derive(Debug, Default)]
+pub struct Clock {
+    pairs: VecDeque<ClockPair>,
+}
+
+fn offset(pair: &ClockPair) -> i128 {
+    i128::from(pair.real.0) - i128::from(pair.mono.0)
+}
+
+impl Clock {
+    /// Adds the newest pair. A step of the wall clock since the pair before is a loss: times
+    /// stamped in between cannot be placed.
+    pub fn push(&mut self, pair: ClockPair) -> Option<Loss> {
+        let step = self
+            .pairs
+            .back()
+            .filter(|last| (offset(&pair) - offset(last)).abs() > STEP)
+            .map(|last| Loss {
+                source: LossSource::ClockStep,
+                count: 0,
+                from: last.mono,
+                to: pair.mono,
+            });
+        if self.pairs.len() == KEPT {
+            self.pairs.pop_front();
+        }
+        self.pairs.push_back(pair);
+        step
+    }
+
+    /// The instant that the wall clock called `real`. Between two pairs the offset is
+    /// interpolated; outside of them the nearest holds. `None` without pairs, or before boot.
+    pub fn monotonic(&self, real: u64) -> Option<Nanos> {
+        // Newest first: after a step backwards the later meaning is the likelier one, and
+        // most records are recent anyway.
+        let after = self
+            .pairs
+            .iter()
+            .rposition(|p| p.real.0 <= real)
+            .map_or(0, |i| i + 1);
+        let offset = match (
+            after.checked_sub(1).and_then(|i| self.pairs.get(i)),
+            self.pairs.get(after),
+        ) {
+            (Some(a), Some(b)) if (offset(b) - offset(a)).abs() <= STEP && b.real > a.real => {
+                let part = i128::from(real - a.real.0);
+                let whole = i128::from(b.real.0 - a.real.0);
+                offset(a) + (offset(b) - offset(a)) * part / whole
+            }
+            (Some(a), _) => offset(a),
+            (None, Some(b)) => offset(b),
+            (None, None) => return None,
+        };
+        u64::try_from(i128::from(real) - offset).ok().map(Nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WALL: u64 = 1_700_000_000_000_000_000;
+
+    fn pair(mono: u64, real: u64) -> ClockPair {
+        ClockPair {
+            mono: Nanos(mono),
+            real: Nanos(real),
+            error: Nanos(50),
+        }
+    }
+
+    #[test]
+    fn times_between_pairs_follow_the_drift() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.monotonic(WALL), None);
+        assert_eq!(clock.push(pair(1_000_000, WALL)), None);
+        assert_eq!(clock.push(pair(2_000_000, WALL + 1_000_100)), None);
+        assert_eq!(clock.monotonic(WALL), Some(Nanos(1_000_000)));
+        assert_eq!(clock.monotonic(WALL + 500_050), Some(Nanos(1_500_000)));
+        assert_eq!(clock.monotonic(WALL + 1_000_100), Some(Nanos(2_000_000)));
+        // Outside of the pairs the nearest one holds.
+        assert_eq!(clock.monotonic(WALL + 1_000_200), Some(Nanos(2_000_100)));
+        assert_eq!(clock.monotonic(WALL - 10), Some(Nanos(999_990)));
+    }
+
+    #[test]
+    fn a_step_back_is_a_loss_and_splits_the_conversion() {
+        let mut clock = Clock::default();
+        clock.push(pair(1_000_000_000, WALL));
+        clock.push(pair(1_100_000_000, WALL + 100_000_000));
+        // 50 ms back.
+        let loss = clock.push(pair(1_200_000_000, WALL + 150_000_000));
+        assert_eq!(
+            loss,
+            Some(Loss {
+                source: LossSource::ClockStep,
+                count: 0,
+                from: Nanos(1_100_000_000),
+                to: Nanos(1_200_000_000)
+            })
+        );
+        assert_eq!(
+            clock.monotonic(WALL + 160_000_000),
+            Some(Nanos(1_210_000_000))
+        );
+        assert_eq!(
+            clock.monotonic(WALL + 50_000_000),
+            Some(Nanos(1_050_000_000))
+        );
+    }
+
+    #[test]
+    fn a_time_before_boot_is_no_time() {
+        let mut clock = Clock::default();
+        clock.push(pair(1_000, WALL));
+        assert_eq!(clock.monotonic(5), None);
+    }
+}

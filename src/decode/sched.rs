@@ -1,0 +1,303 @@
+//! What the BPF programs sent → events, in order of time.
+#![forbid(unsafe_code)]
+
+use crate::collect::bpf::types;
+use crate::decode::wire::{read, Wire};
+use crate::event::{
+    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Signal, StackId, Stall, StallKind, Switch,
+    SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
+};
+use crate::intern::Names;
+use crate::units::Nanos;
+
+/// Length of a chunk before its slots.
+const CHUNK_HEADER: usize = 16;
+const SLOT: usize = size_of::<types::gdiag_slot>();
+
+// The enumerators of `bpf/events.h`, as libbpf-cargo generated them.
+use types::{gdiag_ctx as ctx, gdiag_rec_type as rec, gdiag_slot_kind as slot_kind};
+use types::{
+    gdiag_stall_kind as stall_kind, gdiag_sw_flags as sw, gdiag_task_reason as task_reason,
+};
+
+// The flags of an event keep the kernel side's numbers.
+const _: () = assert!(
+    SwitchFlags::PREEMPT as u32 == sw::GDIAG_SW_PREEMPT.0
+        && SwitchFlags::IOWAIT as u32 == sw::GDIAG_SW_IOWAIT.0
+        && SwitchFlags::MEMSTALL as u32 == sw::GDIAG_SW_MEMSTALL.0
+        && SwitchFlags::THROTTLED as u32 == sw::GDIAG_SW_THROTTLED.0
+        && SwitchFlags::EXITING as u32 == sw::GDIAG_SW_EXITING.0
+);
+
+/// A record as it came, decoded only when its turn comes.
+#[derive(Clone, Debug)]
+enum Record {
+    Slot(u16, types::gdiag_slot),
+    Task(Box<types::gdiag_task>),
+    Exit(types::gdiag_exit),
+    Wait(Box<types::gdiag_wait>),
+    Stall(types::gdiag_stall),
+    Signal(types::gdiag_signal),
+    Irq(types::gdiag_irq),
+}
+
+/// A wait whose object is still a number.
+#[derive(Clone, Copy, Debug)]
+pub struct RawWait {
+    pub tid: Tid,
+    pub syscall: Option<u16>,
+    pub args: [u64; 3],
+}
+
+/// Turns addresses and descriptors into names while the target still has them.
+pub trait Lookup {
+    /// Names of kernel addresses.
+    fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId;
+    /// What the system call worked on, in words; empty when unknown.
+    fn object(&mut self, wait: &RawWait) -> String;
+    /// A thread's identity is about to be handed out. `proc_tid` and `proc_pid` are its ids in the
+    /// PID namespace of gdiag, so in /proc; 0 when it cannot be seen there.
+    fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32);
+}
+
+/// Records of all CPUs between two reads of the ring buffers, and what could not be read yet.
+///
+/// Each CPU's records come in order, those of several CPUs do not. After a flush of all
+/// CPUs at time T, everything before T has arrived: [`Batch::take_until`] hands that out sorted.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Time and index into `records`.
+    keys: Vec<(u64, u32)>,
+    records: Vec<Record>,
+    /// Records of a type or length that this program does not know.
+    pub malformed: u64,
+}
+
+impl Batch {
+    /// Takes one ring-buffer record.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.add_known(bytes).is_none() {
+            self.malformed += 1;
+        }
+    }
+
+    fn add_known(&mut self, bytes: &[u8]) -> Option<()> {
+        let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
+        match rec(u32::from_ne_bytes(word(0)?)) {
+            rec::GDIAG_REC_CHUNK => {
+                let [c0, c1, n0, n1] = word(4)?;
+                let cpu = u16::from_ne_bytes([c0, c1]);
+                let count = usize::from(u16::from_ne_bytes([n0, n1]));
+                let slots = bytes.get(CHUNK_HEADER..)?;
+                if slots.len() < count * SLOT {
+                    return None;
+                }
+                for bytes in slots.chunks_exact(SLOT).take(count) {
+                    let slot: types::gdiag_slot = read(bytes)?;
+                    self.push(slot.ts_ns, Record::Slot(cpu, slot));
+                }
+            }
+            rec::GDIAG_REC_TASK => self.record(bytes, |r: types::gdiag_task| {
+                (r.hdr.ts_ns, Record::Task(Box::new(r)))
+            })?,
+            rec::GDIAG_REC_EXIT => {
+                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?
+            }
+            rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
+                (r.hdr.ts_ns, Record::Wait(Box::new(r)))
+            })?,
+            rec::GDIAG_REC_STALL => self.record(bytes, |r: types::gdiag_stall| {
+                (r.hdr.ts_ns + r.dur_ns, Record::Stall(r))
+            })?,
+            rec::GDIAG_REC_SIGNAL => self.record(bytes, |r: types::gdiag_signal| {
+                (r.hdr.ts_ns, Record::Signal(r))
+            })?,
+            rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
+                (r.hdr.ts_ns + u64::from(r.dur_ns), Record::Irq(r))
+            })?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn record<T: Wire>(&mut self, bytes: &[u8], make: impl Fn(T) -> (u64, Record)) -> Option<()> {
+        let (ts, record) = make(read(bytes)?);
+        self.push(ts, record);
+        Some(())
+    }
+
+    fn push(&mut self, ts: u64, record: Record) {
+        let index = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+        self.keys.push((ts, index));
+        self.records.push(record);
+    }
+
+    /// Hands out everything before `limit`, in order of time, and keeps the rest.
+    pub fn take_until(
+        &mut self,
+        limit: Nanos,
+        names: &mut Names,
+        lookup: &mut dyn Lookup,
+        sink: &mut dyn FnMut(Event),
+    ) {
+        // Stable, so that records of one CPU with the same time keep their order; and the
+        // runs of each CPU are sorted already, which this sort makes use of.
+        self.keys.sort_by_key(|&(ts, _)| ts);
+        let ready = self.keys.partition_point(|&(ts, _)| ts < limit.0);
+        for &(_, index) in &self.keys[..ready] {
+            let event = event(&self.records[index as usize], names, lookup, sink);
+            sink(event);
+        }
+        let rest: Vec<Record> = self.keys[ready..]
+            .iter()
+            .map(|&(_, index)| self.records[index as usize].clone())
+            .collect();
+        self.keys.drain(..ready);
+        for (new, key) in (0u32..).zip(&mut self.keys) {
+            key.1 = new;
+        }
+        self.records = rest;
+    }
+}
+
+/// -1 says "in no system call".
+fn syscall(nr: i16) -> Option<u16> {
+    u16::try_from(nr).ok()
+}
+
+fn context(kind: u8, vector: u32) -> Context {
+    let vector = u16::try_from(vector).unwrap_or(u16::MAX);
+    match ctx(u32::from(kind)) {
+        ctx::GDIAG_CTX_HARDIRQ => Context::HardIrq(vector),
+        ctx::GDIAG_CTX_SOFTIRQ => Context::SoftIrq(vector),
+        ctx::GDIAG_CTX_TIMER => Context::Timer,
+        _ => Context::Task,
+    }
+}
+
+/// The bytes of a kernel `comm`, up to its NUL, as text.
+fn comm(bytes: &[i8; 16]) -> String {
+    let bytes = bytes.map(i8::cast_unsigned);
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn event(
+    record: &Record,
+    names: &mut Names,
+    lookup: &mut dyn Lookup,
+    sink: &mut dyn FnMut(Event),
+) -> Event {
+    match record {
+        Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => {
+            Event::Waking(Waking {
+                ts: Nanos(s.ts_ns),
+                cpu: Cpu(*cpu),
+                wakee: Tid(s.a),
+                waker: Tid(s.b),
+                context: context(s.flags, u32::from(s.state)),
+            })
+        }
+        Record::Slot(cpu, s) => {
+            debug_assert_eq!(u32::from(s.kind), slot_kind::GDIAG_SLOT_SWITCH.0);
+            Event::Switch(Switch {
+                ts: Nanos(s.ts_ns),
+                cpu: Cpu(*cpu),
+                prev: Tid(s.a),
+                next: Tid(s.b),
+                state: s.state,
+                syscall: syscall(s.nr),
+                flags: SwitchFlags(s.flags),
+                minor_faults: s.min_flt,
+                major_faults: s.maj_flt,
+            })
+        }
+        Record::Task(t) => {
+            let comm = comm(&t.comm);
+            let task = task(t, names.name(&comm, sink));
+            lookup.task(&task, &comm, t.proc_tid, t.proc_pid);
+            Event::Task(task)
+        }
+        Record::Exit(e) => Event::Exit(Exit {
+            ts: Nanos(e.hdr.ts_ns),
+            tid: Tid(e.hdr.tid),
+            pid: Pid(e.pid),
+            code: e.exit_code,
+        }),
+        Record::Wait(w) => {
+            let frames = (w.frames as usize).min(w.ips.len());
+            let raw = RawWait {
+                tid: Tid(w.hdr.tid),
+                syscall: syscall(w.nr),
+                args: w.args,
+            };
+            let stack = lookup.stack(&w.ips[..frames], names, sink);
+            let object = lookup.object(&raw);
+            Event::Wait(Wait {
+                tid: raw.tid,
+                start: Nanos(w.start_ns),
+                end: Nanos(w.hdr.ts_ns),
+                state: w.state,
+                syscall: raw.syscall,
+                stack,
+                object: names.name(&object, sink),
+            })
+        }
+        Record::Stall(s) => Event::Stall(Stall {
+            tid: Tid(s.hdr.tid),
+            start: Nanos(s.hdr.ts_ns),
+            dur: Nanos(s.dur_ns),
+            kind: if s.kind == stall_kind::GDIAG_STALL_COMPACTION.0 {
+                StallKind::Compaction
+            } else {
+                StallKind::Reclaim
+            },
+        }),
+        Record::Signal(s) => Event::Signal(Signal {
+            ts: Nanos(s.hdr.ts_ns),
+            sender: Tid(s.sender_tid),
+            receiver: Tid(s.hdr.tid),
+            signal: u8::try_from(s.sig).unwrap_or(0),
+        }),
+        Record::Irq(i) => Event::Interrupt(Interrupt {
+            start: Nanos(i.hdr.ts_ns),
+            dur: Nanos(u64::from(i.dur_ns)),
+            cpu: Cpu(i.cpu),
+            tid: Tid(i.hdr.tid),
+            context: context(i.ctx, i.vector),
+        }),
+    }
+}
+
+fn task(t: &types::gdiag_task, comm: NameId) -> Task {
+    let reason = match task_reason(u32::from(t.reason)) {
+        task_reason::GDIAG_TASK_NEW => TaskReason::New {
+            parent: Tid(t.parent_tid),
+        },
+        task_reason::GDIAG_TASK_EXEC => TaskReason::Exec,
+        task_reason::GDIAG_TASK_RENAME => TaskReason::Rename,
+        _ => TaskReason::Seen,
+    };
+    let state = match (t.on_cpu, t.state) {
+        (0, 0) => TaskState::Runnable,
+        (0, state) => TaskState::Off(state),
+        _ => TaskState::Running,
+    };
+    Task {
+        ts: Nanos(t.hdr.ts_ns),
+        tid: Tid(t.hdr.tid),
+        pid: Pid(t.pid),
+        ppid: Pid(t.ppid),
+        comm,
+        start: Nanos(t.start_ns),
+        ns_tid: Tid(t.ns_tid),
+        ns_pid: Pid(t.ns_pid),
+        cgroup: t.cgroup_id,
+        prio: t.prio,
+        reason,
+        target: t.target != 0,
+        kthread: t.kthread != 0,
+        state,
+        syscall: syscall(t.nr),
+    }
+}

@@ -1,0 +1,52 @@
+//! Reading plain-old-data out of bytes from the kernel: the one place that sees wire structs as memory.
+
+use crate::collect::bpf::types;
+
+/// A struct that a BPF program writes: integers only, so any bytes are a valid value.
+///
+/// # Safety
+/// Implement only for `#[repr(C)]` structs of integers and arrays of integers.
+pub(crate) unsafe trait Wire: Copy {}
+
+/// The first `size_of::<T>()` bytes as a `T`, or `None` when there are fewer.
+pub(crate) fn read<T: Wire>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the bytes are there, `read_unaligned` needs no alignment, and by the
+    // contract of `Wire` every bit pattern is a valid T.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+macro_rules! wire {
+    ($($name:ident)*) => {$(
+        // SAFETY: generated from a C struct of integers and arrays of integers.
+        unsafe impl Wire for types::$name {}
+    )*};
+}
+
+wire! {
+    gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_stall gdiag_signal gdiag_irq cpu_losses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_input_is_no_record() {
+        let bytes = [7u8; 24];
+        assert!(read::<types::gdiag_slot>(&bytes).is_some());
+        assert!(read::<types::gdiag_slot>(&bytes[..23]).is_none());
+        assert!(read::<types::gdiag_slot>(&[]).is_none());
+    }
+
+    #[test]
+    fn unaligned_input_is_read() {
+        let mut bytes = [0u8; 33];
+        bytes[1..9].copy_from_slice(&42u64.to_le_bytes());
+        bytes[9..13].copy_from_slice(&7u32.to_le_bytes());
+        let slot: types::gdiag_slot = read(&bytes[1..]).expect("33 bytes hold a slot");
+        assert_eq!((slot.ts_ns, slot.a), (42, 7));
+    }
+}

@@ -1,0 +1,272 @@
+//! The errors that a person can act on: each has one hint and one exit status.
+//!
+//! What is wrong with a recording is a [`StoreError`], which brings its own hint. Everything
+//! else travels as plain [`anyhow::Error`]; both end with status 1.
+#![forbid(unsafe_code)]
+
+use crate::event::Pid;
+use crate::store::StoreError;
+
+/// Exit statuses of gdiag, as promised to scripts.
+pub mod status {
+    pub const DONE: u8 = 0;
+    pub const FAILED: u8 = 1;
+    /// Wrong usage. It is clap that exits with it.
+    pub const USAGE: u8 = 2;
+    /// It ran, but the target was never seen.
+    pub const NOTHING: u8 = 3;
+    /// Events were lost, and `--strict` was given.
+    pub const LOST: u8 = 4;
+    /// This kernel or these privileges cannot do it.
+    pub const CANNOT: u8 = 77;
+    /// [`FAILED`], when the other statuses belong to a launched command.
+    pub const FAILED_LAUNCHING: u8 = 125;
+    pub const NOT_EXECUTABLE: u8 = 126;
+    pub const NOT_FOUND: u8 = 127;
+}
+
+/// What was tried, on what. The reason, where there is one, is the next error of the chain.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `what` is the thing tried: `load BPF program 'sched_switch'`.
+    #[error("cannot {what}")]
+    NotPermitted {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+
+    #[error("this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing")]
+    NoBtf,
+
+    /// `needs` is a feature such as `BPF ring buffers`, `since` the first release that has it.
+    #[error("this kernel ({found}) has no {needs}")]
+    KernelTooOld {
+        needs: String,
+        since: &'static str,
+        found: String,
+    },
+
+    #[error("no process has pid {0}")]
+    NoSuchProcess(Pid),
+
+    #[error("{tid} is a thread of process {pid}, not a process")]
+    IsThread { tid: Pid, pid: Pid },
+
+    /// There is no such process here, but some are known by this number inside their container.
+    #[error("no process has pid {asked} here, but inside a PID namespace it is process {}", join(.here, " or "))]
+    WrongPidNamespace { asked: Pid, here: Vec<Pid> },
+
+    #[error("{name}: command not found")]
+    CommandNotFound { name: String },
+
+    #[error("cannot execute {name}")]
+    CommandNotExecutable {
+        name: String,
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// It ran, and no event of the target came.
+    #[error("nothing was captured: {what}")]
+    NothingCaptured { what: String },
+
+    /// With `--strict` only.
+    #[error("{lost} events were lost")]
+    EventsLost { lost: u64 },
+
+    #[error("there is no GPU {asked} in this recording, which has {}", if .known.is_empty() { "none".to_string() } else { join(.known, ", ") })]
+    NoSuchGpu { asked: u32, known: Vec<u32> },
+
+    /// Whoever read our output went away, as `head` does. Ends quietly.
+    #[error("the output was closed")]
+    OutputClosed,
+}
+
+impl Error {
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::OutputClosed => status::DONE,
+            Error::NothingCaptured { .. } => status::NOTHING,
+            Error::EventsLost { .. } => status::LOST,
+            Error::NotPermitted { .. } | Error::NoBtf | Error::KernelTooOld { .. } => {
+                status::CANNOT
+            }
+            Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
+            Error::CommandNotFound { .. } => status::NOT_FOUND,
+            Error::NoSuchProcess(_)
+            | Error::IsThread { .. }
+            | Error::WrongPidNamespace { .. }
+            | Error::NoSuchGpu { .. } => status::FAILED,
+        }
+    }
+
+    /// What to do about it, if there is anything.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::NotPermitted { .. } => {
+                "run as root, or give the binary CAP_BPF and CAP_PERFMON".to_string()
+            }
+            Error::NoBtf => {
+                "use a kernel built with CONFIG_DEBUG_INFO_BTF, as those of Debian, Ubuntu, Fedora and RHEL are"
+                    .to_string()
+            }
+            Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
+            Error::NoSuchProcess(pid) => {
+                format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
+            }
+            Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
+            Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
+            Error::CommandNotFound { .. } => "check the spelling, or give its path".to_string(),
+            Error::CommandNotExecutable { .. } => {
+                "make it executable (chmod +x), or start it with its interpreter".to_string()
+            }
+            Error::NothingCaptured { .. } => {
+                "check that the target runs during the recording, and record longer with -d".to_string()
+            }
+            Error::EventsLost { .. } => "record fewer processes (-p instead of -a), or leave out --strict".to_string(),
+            Error::NoSuchGpu { .. } => "leave out --gpu for all of them".to_string(),
+            Error::OutputClosed => return None,
+        })
+    }
+}
+
+fn join<T: ToString>(items: &[T], separator: &str) -> String {
+    items
+        .iter()
+        .map(T::to_string)
+        .collect::<Vec<_>>()
+        .join(separator)
+}
+
+/// The first error of the chain that knows its hint and status.
+fn known(error: &anyhow::Error) -> Option<&Error> {
+    // An `Error` given to `context()` is found by the first, one given to `?` below it by the second.
+    error
+        .downcast_ref()
+        .or_else(|| error.chain().find_map(|cause| cause.downcast_ref()))
+}
+
+/// What `main` ends with. `launching`: the target is a command that gdiag starts, so that
+/// the usual "failed" would look like the command's own status.
+pub fn exit_status(error: &anyhow::Error, launching: bool) -> u8 {
+    match known(error).map_or(status::FAILED, Error::status) {
+        status::FAILED if launching => status::FAILED_LAUNCHING,
+        other => other,
+    }
+}
+
+/// What `main` prints: the whole chain in one line, then the hint. Empty for a closed output.
+pub fn render(error: &anyhow::Error) -> String {
+    let known = known(error);
+    if matches!(known, Some(Error::OutputClosed)) {
+        return String::new();
+    }
+    let of_store = || {
+        error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<StoreError>())
+    };
+    let hint = known
+        .and_then(Error::hint)
+        .or_else(|| of_store().map(|e| e.hint().to_string()));
+    let mut text = format!("gdiag: {error:#}\n");
+    if let Some(hint) = hint {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    fn denied() -> Error {
+        Error::NotPermitted {
+            what: "load BPF program 'sched_switch'".to_string(),
+            source: io::Error::from_raw_os_error(libc::EPERM),
+        }
+    }
+
+    #[test]
+    fn one_line_says_what_and_why_and_the_next_what_to_do() {
+        assert_eq!(
+            render(&denied().into()),
+            "gdiag: cannot load BPF program 'sched_switch': Operation not permitted (os error 1)\n\
+             hint: run as root, or give the binary CAP_BPF and CAP_PERFMON\n"
+        );
+    }
+
+    #[test]
+    fn the_hint_is_found_wherever_the_error_sits_in_the_chain() {
+        let inside: anyhow::Result<()> = Err(denied()).context("cannot start");
+        let outside: anyhow::Result<()> = Err(io::Error::from_raw_os_error(libc::ENOENT))
+            .context(Error::CommandNotFound { name: "x".into() });
+        let (inside, outside) = (inside.unwrap_err(), outside.unwrap_err());
+        assert_eq!(exit_status(&inside, false), status::CANNOT);
+        assert!(render(&inside).contains("cannot start: cannot load BPF"));
+        assert!(render(&inside).contains("hint: run as root"));
+        assert_eq!(exit_status(&outside, false), status::NOT_FOUND);
+        assert!(render(&outside).contains("hint: check the spelling"));
+    }
+
+    #[test]
+    fn a_recording_that_cannot_be_read_has_the_hint_of_the_store() {
+        let source = io::Error::from_raw_os_error(libc::ENOSPC);
+        let error = anyhow::Error::from(StoreError::Write {
+            path: "gdiag.data".into(),
+            source,
+        });
+        assert_eq!(exit_status(&error, false), status::FAILED);
+        let text = render(&error);
+        assert!(
+            text.starts_with("gdiag: cannot write recording 'gdiag.data': No space left"),
+            "{text}"
+        );
+        assert!(text.contains("\nhint: make room"), "{text}");
+    }
+
+    #[test]
+    fn a_plain_error_has_no_hint_and_fails() {
+        let error = anyhow::anyhow!("it broke");
+        assert_eq!(render(&error), "gdiag: it broke\n");
+        assert_eq!(exit_status(&error, false), 1);
+    }
+
+    #[test]
+    fn a_failure_beside_a_launched_command_is_125() {
+        assert_eq!(exit_status(&anyhow::anyhow!("it broke"), true), 125);
+        // What says more than "failed" keeps its own number.
+        assert_eq!(exit_status(&denied().into(), true), 77);
+        assert_eq!(
+            exit_status(&Error::CommandNotFound { name: "x".into() }.into(), true),
+            127
+        );
+    }
+
+    #[test]
+    fn a_closed_output_is_silent_success() {
+        let error = anyhow::Error::from(Error::OutputClosed);
+        assert_eq!(
+            (render(&error), exit_status(&error, true)),
+            (String::new(), 0)
+        );
+    }
+
+    #[test]
+    fn a_container_pid_is_answered_with_the_pid_to_use() {
+        let error = Error::WrongPidNamespace {
+            asked: Pid(7),
+            here: vec![Pid(4711)],
+        };
+        assert_eq!(
+            render(&error.into()),
+            "gdiag: no process has pid 7 here, but inside a PID namespace it is process 4711\n\
+             hint: use the pid it has here: -p 4711\n"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! Names and stacks as small numbers, each defined by an event before its first use.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use crate::event::{Define, Event, NameId, StackId};
+
+/// Text → [`NameId`].
+#[derive(Debug, Default)]
+pub struct Names {
+    ids: HashMap<String, NameId>,
+}
+
+impl Names {
+    /// The id of `text`; a definition goes to `sink` when it is new. The empty text is id 0.
+    pub fn name(&mut self, text: &str, sink: &mut dyn FnMut(Event)) -> NameId {
+        if text.is_empty() {
+            return NameId(0);
+        }
+        if let Some(&id) = self.ids.get(text) {
+            return id;
+        }
+        let id = NameId(u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
+        self.ids.insert(text.to_owned(), id);
+        sink(Event::Define(Define::Name {
+            id,
+            text: text.to_owned(),
+        }));
+        id
+    }
+}
+
+/// Frames, leaf first → [`StackId`].
+#[derive(Debug, Default)]
+pub struct Stacks {
+    ids: HashMap<Vec<NameId>, StackId>,
+}
+
+impl Stacks {
+    /// The id of `frames`; a definition goes to `sink` when it is new. No frames are id 0.
+    pub fn stack(&mut self, frames: Vec<NameId>, sink: &mut dyn FnMut(Event)) -> StackId {
+        if frames.is_empty() {
+            return StackId(0);
+        }
+        if let Some(&id) = self.ids.get(&frames) {
+            return id;
+        }
+        let id = StackId(u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
+        self.ids.insert(frames.clone(), id);
+        sink(Event::Define(Define::Stack { id, frames }));
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_defined_once_and_before_its_use() {
+        let mut names = Names::default();
+        let mut seen = Vec::new();
+        let a = names.name("a", &mut |e| seen.push(e));
+        let b = names.name("b", &mut |e| seen.push(e));
+        assert_eq!(names.name("a", &mut |e| seen.push(e)), a);
+        assert_ne!(a, b);
+        assert_eq!(seen.len(), 2);
+        assert_eq!(
+            names.name("", &mut |_| panic!("defined the empty name")),
+            NameId(0)
+        );
+    }
+
+    #[test]
+    fn equal_stacks_share_an_id() {
+        let mut stacks = Stacks::default();
+        let mut defined = 0;
+        let one = stacks.stack(vec![NameId(1), NameId(2)], &mut |_| defined += 1);
+        let two = stacks.stack(vec![NameId(2), NameId(1)], &mut |_| defined += 1);
+        let again = stacks.stack(vec![NameId(1), NameId(2)], &mut |_| defined += 1);
+        assert_eq!((one == again, one == two, defined), (true, false, 2));
+        assert_eq!(stacks.stack(vec![], &mut |_| unreachable!()), StackId(0));
+    }
+}

@@ -1,0 +1,370 @@
+//! The loop that every recording and every live view runs: read the sources, decode, hand on events.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gdiag_shim_layout::THREAD_NAME;
+
+use crate::collect::bpf::{Bpf, Plan};
+use crate::collect::shims::{Refusal, Shims};
+use crate::collect::{clock, process};
+use crate::decode::gpu::{self, GpuDecoder};
+use crate::decode::sched::{Lookup, RawWait};
+use crate::event::{Define, Event, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
+use crate::intern::{Names, Stacks};
+use crate::symbolize::KernelSymbols;
+use crate::units::Nanos;
+
+/// How long the shims may take to hand over their last records.
+const SHIM_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A descriptor's path is read again after this: the number may have been reused.
+const DESCRIPTOR_AGE: Duration = Duration::from_secs(1);
+
+/// Descriptors remembered at most; then all are forgotten.
+const DESCRIPTORS: usize = 4096;
+
+/// The sources of one machine, running.
+#[derive(Debug)]
+pub struct Session {
+    bpf: Bpf,
+    shims: Shims,
+    gpu: GpuDecoder,
+    names: Names,
+    lookup: Resolver,
+    /// Shims that cannot be used, so that each is told once.
+    refused: HashSet<Pid>,
+    /// Threads of the target that have not ended.
+    alive: HashSet<Tid>,
+    /// What a person should know about this recording.
+    pub warnings: Vec<String>,
+    pub seen: Seen,
+}
+
+/// What has shown up so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub target_threads: u64,
+    pub lost: u64,
+    pub gpu_operations: u64,
+    pub shims: u64,
+    /// The shims' device is the simulator of gdiag's tests.
+    pub simulated: bool,
+}
+
+impl Session {
+    /// Starts the kernel side. `sink` gets what can be said before anything happens.
+    pub fn start(plan: &Plan, sink: &mut dyn FnMut(Event)) -> Result<Session> {
+        let bpf = Bpf::start(plan)?;
+        let mut session = Session {
+            bpf,
+            shims: Shims::start().context("cannot start a thread")?,
+            gpu: GpuDecoder::default(),
+            names: Names::default(),
+            lookup: Resolver::default(),
+            refused: HashSet::new(),
+            alive: HashSet::new(),
+            warnings: Vec::new(),
+            seen: Seen::default(),
+        };
+        session.clock(sink);
+        for (irq, handlers) in process::interrupts() {
+            let name = session.names.name(&handlers, sink);
+            sink(Event::Define(Define::Irq { irq, name }));
+        }
+        Ok(session)
+    }
+
+    /// Becomes readable when there is much to read, or something urgent.
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
+        self.bpf.epoll_fd()
+    }
+
+    /// Whether anything of the target still runs, as far as has been read.
+    pub fn targets_alive(&self) -> bool {
+        !self.alive.is_empty()
+    }
+
+    /// What this kernel cannot tell.
+    pub fn missing_probes(&self) -> &[String] {
+        &self.bpf.missing
+    }
+
+    /// Reads everything that happened before now. Call it at least every 100 ms.
+    pub fn step(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        // The kernel side first: it says who the threads are that the shims' records name.
+        self.kernel_events(sink)?;
+        self.clock(sink);
+        self.attach_shims(sink);
+        self.drain_shims(sink);
+        for loss in self.bpf.losses()? {
+            self.seen.lost += loss.count;
+            sink(Event::Loss(loss));
+        }
+        Ok(())
+    }
+
+    /// Stops the shims and reads what is left.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        let mut shims = std::mem::replace(
+            &mut self.shims,
+            Shims::start().context("cannot start a thread")?,
+        );
+        shims.finish(SHIM_PATIENCE, |shims| {
+            std::mem::swap(shims, &mut self.shims);
+            self.clock(sink);
+            self.drain_shims(sink);
+            std::mem::swap(shims, &mut self.shims);
+        });
+        for shim in shims.iter_mut() {
+            let (ring, cupti) = shim.facts().losses();
+            self.seen.lost += ring + cupti;
+        }
+        drop(shims);
+        self.kernel_events(sink)?;
+        for loss in self.bpf.losses()? {
+            self.seen.lost += loss.count;
+            sink(Event::Loss(loss));
+        }
+        let malformed = self.gpu.malformed + self.bpf.batch().malformed;
+        if malformed > 0 {
+            self.warnings.push(format!(
+                "{malformed} records could not be understood and were left out"
+            ));
+        }
+        Ok(())
+    }
+
+    fn clock(&mut self, sink: &mut dyn FnMut(Event)) {
+        let pair = clock::pair();
+        sink(Event::Clock(pair));
+        if let Some(step) = self.gpu.clock(pair) {
+            self.warnings.push(format!(
+                "the wall clock was stepped while recording (at {} s): GPU times around it are unsure",
+                step.to.0 / 1_000_000_000
+            ));
+            sink(Event::Loss(step));
+        }
+    }
+
+    fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        let limit = self.bpf.read()?;
+        let (gpu, seen, alive) = (&mut self.gpu, &mut self.seen, &mut self.alive);
+        self.bpf
+            .batch()
+            .take_until(limit, &mut self.names, &mut self.lookup, &mut |event| {
+                match &event {
+                    Event::Task(task) if task.target => {
+                        seen.target_threads += 1;
+                        alive.insert(task.tid);
+                        gpu.task(task);
+                    }
+                    Event::Exit(exit) => {
+                        alive.remove(&exit.tid);
+                    }
+                    _ => {}
+                }
+                sink(event);
+            });
+        for (pid, proc_pid) in std::mem::take(&mut self.lookup.described) {
+            let what = process::describe(proc_pid);
+            let event = Event::Process(Process {
+                ts: limit,
+                pid,
+                cmdline: self.names.name(&what.cmdline, sink),
+                exe: self.names.name(&what.exe, sink),
+                cgroup: self.names.name(&what.cgroup, sink),
+            });
+            sink(event);
+        }
+        Ok(())
+    }
+
+    fn attach_shims(&mut self, sink: &mut dyn FnMut(Event)) {
+        for (pid, proc_pid) in std::mem::take(&mut self.lookup.announced) {
+            if self.shims.knows(pid) || self.refused.contains(&pid) {
+                continue;
+            }
+            let reason = match self.shims.attach(pid, proc_pid) {
+                Ok(shim) => {
+                    self.seen.shims += 1;
+                    self.seen.simulated |= shim.facts().read().simulated;
+                    continue;
+                }
+                Err(Refusal::NoShim) => {
+                    format!("process {pid} announced a shim and was gone before it could be read")
+                }
+                Err(Refusal::Taken(other)) => {
+                    format!("another gdiag (pid {other}) records the GPU of process {pid}; stop that one first")
+                }
+                Err(Refusal::Unusable(why)) => {
+                    format!("the shim of process {pid} cannot be used: {why}")
+                }
+            };
+            self.refused.insert(pid);
+            self.shim_is(pid, ShimState::Failed, reason, sink);
+        }
+    }
+
+    fn shim_is(&mut self, pid: Pid, state: ShimState, reason: String, sink: &mut dyn FnMut(Event)) {
+        let facts = gpu::ShimFacts {
+            reason,
+            ..gpu::ShimFacts::default()
+        };
+        let event = gpu::shim_event(
+            clock::monotonic(),
+            pid,
+            state,
+            &facts,
+            &mut self.names,
+            sink,
+        );
+        sink(event);
+        self.warnings.push(facts.reason);
+    }
+
+    fn drain_shims(&mut self, sink: &mut dyn FnMut(Event)) {
+        let mut broken = Vec::new();
+        let mut gone = Vec::new();
+        for shim in self.shims.iter_mut() {
+            let pid = shim.pid;
+            // Looked at before the drain, so that a process that is gone by then is drained whole.
+            if !Path::new(&format!("/proc/{}", shim.proc_pid)).exists() {
+                gone.push(pid);
+            }
+            let facts = shim.facts();
+            let (gpu, names, seen) = (&mut self.gpu, &mut self.names, &mut self.seen);
+            let result = shim.drain(|kind, bytes| {
+                gpu.record(pid, kind, bytes, || facts.read(), names, &mut |event| {
+                    match &event {
+                        Event::GpuOp(_) | Event::GpuInvalid(_) => seen.gpu_operations += 1,
+                        Event::Shim(shim) => seen.simulated |= shim.simulated,
+                        _ => {}
+                    }
+                    sink(event);
+                });
+            });
+            if let Err(corrupt) = result {
+                broken.push((pid, corrupt));
+            }
+        }
+        for (pid, corrupt) in broken {
+            let reason = format!("process {pid} broke the memory it shares with gdiag ({corrupt}): its GPU records end here");
+            self.refused.insert(pid);
+            self.shims.forget(pid);
+            self.shim_is(pid, ShimState::Failed, reason, sink);
+        }
+        for pid in gone {
+            for shim in self.shims.iter_mut().filter(|s| s.pid == pid) {
+                let (ring, cupti) = shim.facts().losses();
+                self.seen.lost += ring + cupti;
+            }
+            self.shims.forget(pid);
+            self.gpu.forget(pid);
+        }
+    }
+}
+
+/// Names for what the kernel side only numbers, from /proc and the kernel's symbols.
+#[derive(Debug, Default)]
+struct Resolver {
+    symbols: KernelSymbols,
+    stacks: Stacks,
+    /// By the kernel's addresses: most waits repeat one of a few stacks.
+    known_stacks: HashMap<Vec<u64>, StackId>,
+    /// Thread ids in /proc, where they differ from the host's.
+    proc_tids: HashMap<Tid, u32>,
+    descriptors: HashMap<(Tid, u64), (Instant, String)>,
+    /// Processes whose description is to be read, by host pid and by their pid in /proc.
+    described: Vec<(Pid, u32)>,
+    /// Processes with a shim, likewise.
+    announced: Vec<(Pid, u32)>,
+}
+
+impl Lookup for Resolver {
+    fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId {
+        if let Some(&id) = self.known_stacks.get(ips) {
+            return id;
+        }
+        let frames = self.symbols.stack(ips);
+        let frames = frames
+            .into_iter()
+            .map(|frame| names.name(frame, sink))
+            .collect();
+        let id = self.stacks.stack(frames, sink);
+        self.known_stacks.insert(ips.to_vec(), id);
+        id
+    }
+
+    fn object(&mut self, wait: &RawWait) -> String {
+        match wait.syscall.map(i64::from) {
+            Some(nr) if FD_CALLS.contains(&nr) => self.descriptor(wait.tid, wait.args[0]),
+            _ => String::new(),
+        }
+    }
+
+    fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32) {
+        if proc_tid != task.tid.0 {
+            self.proc_tids.insert(task.tid, proc_tid);
+        }
+        if proc_pid == 0 {
+            return;
+        }
+        let leader = task.tid.0 == task.pid.0;
+        let renamed = task.reason == TaskReason::Rename;
+        if leader && !renamed && !task.kthread {
+            self.described.push((task.pid, proc_pid));
+        }
+        if task.target && !leader && comm == THREAD_NAME {
+            self.announced.push((task.pid, proc_pid));
+        }
+    }
+}
+
+/// Calls whose first argument is a descriptor and that can wait.
+const FD_CALLS: [i64; 19] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_ioctl,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_flock,
+];
+
+impl Resolver {
+    fn descriptor(&mut self, tid: Tid, fd: u64) -> String {
+        if let Some((read, path)) = self.descriptors.get(&(tid, fd)) {
+            if read.elapsed() < DESCRIPTOR_AGE {
+                return path.clone();
+            }
+        }
+        let proc_tid = self.proc_tids.get(&tid).copied().unwrap_or(tid.0);
+        let path = process::descriptor(proc_tid, fd);
+        if self.descriptors.len() >= DESCRIPTORS {
+            self.descriptors.clear();
+        }
+        self.descriptors
+            .insert((tid, fd), (Instant::now(), path.clone()));
+        path
+    }
+}
+
+/// How long between two steps of a [`Session`].
+pub const STEP: Nanos = Nanos::from_millis(100);

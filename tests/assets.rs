@@ -1,0 +1,211 @@
+//! Check that the manual pages and shell completions are those of the command line.
+//!
+//! `GDIAG_BLESS=1 cargo test --test assets` writes them anew. Pages come from the clap types,
+//! the vocabulary of causes, and what is written by hand in `man/sections`.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use gdiag::analyse::cause::Cause;
+use gdiag::cli::{self, Cli, Pairs};
+
+/// File names and contents.
+type Files = BTreeMap<String, String>;
+
+fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn command_line() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+#[test]
+fn manual_pages_are_up_to_date() {
+    let mut pages = Files::new();
+    pages_of(&command_line(), &mut pages);
+    for name in [
+        "gdiag.1",
+        "gdiag-record.1",
+        "gdiag-report.1",
+        "gdiag-shim.1",
+        "gdiag-shim-install.1",
+    ] {
+        assert!(pages.contains_key(name), "{name} in {:?}", pages.keys());
+    }
+    check(&directory("man"), ".1", &pages);
+}
+
+#[test]
+fn completions_are_up_to_date() {
+    let mut scripts = Files::new();
+    for (shell, name) in [
+        (Shell::Bash, "gdiag.bash"),
+        (Shell::Zsh, "_gdiag"),
+        (Shell::Fish, "gdiag.fish"),
+    ] {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "gdiag", &mut script);
+        scripts.insert(name.to_string(), String::from_utf8(script).unwrap());
+    }
+    check(&directory("completions"), "", &scripts);
+}
+
+/// Check that every key of the JSON document is explained in gdiag-report(1).
+#[test]
+fn every_json_key_is_in_the_manual() {
+    let golden = fs::read_to_string(directory("src/present/testdata/report.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let manual = fs::read_to_string(directory("man/gdiag-report.1")).unwrap();
+    let manual = manual
+        .replace("\\fI", " ")
+        .replace("\\fB", " ")
+        .replace("\\fR", " ");
+    let mut keys = Vec::new();
+    keys_of(&document, &mut keys);
+    assert!(keys.len() > 50);
+    for key in keys {
+        let documented = manual
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .any(|word| word == key);
+        assert!(documented, "{key}");
+    }
+}
+
+fn keys_of(value: &serde_json::Value, keys: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                keys.push(key.clone());
+                keys_of(value, keys);
+            }
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| keys_of(value, keys)),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => {}
+    }
+}
+
+/// Compares with the files of `directory` whose names end so, or replaces them.
+fn check(directory: &Path, ending: &str, expected: &Files) {
+    let found: Files = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file() && path.to_str().unwrap().ends_with(ending))
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_str().unwrap().to_string(),
+                fs::read_to_string(path).unwrap(),
+            )
+        })
+        .collect();
+    if std::env::var_os("GDIAG_BLESS").is_some() {
+        for name in found.keys() {
+            fs::remove_file(directory.join(name)).unwrap();
+        }
+        for (name, text) in expected {
+            fs::write(directory.join(name), text).unwrap();
+        }
+        return;
+    }
+    let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&found), names(expected), "in {}", directory.display());
+    for (name, text) in expected {
+        assert!(
+            found[name] == *text,
+            "{name} is out of date: GDIAG_BLESS=1 cargo test --test assets"
+        );
+    }
+}
+
+fn pages_of(command: &Command, pages: &mut Files) {
+    let name = command
+        .get_display_name()
+        .unwrap_or(command.get_name())
+        .to_string();
+    pages.insert(format!("{name}.1"), page(command, &name));
+    for subcommand in command.get_subcommands() {
+        pages_of(subcommand, pages);
+    }
+}
+
+fn page(command: &Command, name: &str) -> String {
+    let man = clap_mangen::Man::new(command.clone())
+        .title(name)
+        .manual("gdiag manual")
+        .source(format!("gdiag {}", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    man.render_title(&mut page).unwrap();
+    man.render_name_section(&mut page).unwrap();
+    man.render_synopsis_section(&mut page).unwrap();
+    man.render_description_section(&mut page).unwrap();
+    if command.get_arguments().next().is_some() {
+        man.render_options_section(&mut page).unwrap();
+    }
+    if command.get_subcommands().next().is_some() {
+        man.render_subcommands_section(&mut page).unwrap();
+    }
+    let mut page = String::from_utf8(page).unwrap();
+
+    let (examples, statuses): (Pairs, &[Pairs]) = match name {
+        "gdiag" => (cli::EXAMPLES, &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS]),
+        "gdiag-record" => (
+            cli::RECORD_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
+        ),
+        "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::EXIT_STATUS]),
+        "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
+        _ => (&[], &[]),
+    };
+    if name == "gdiag-report" {
+        page.push_str(".SH CAUSES\nThe ids are public and do not change.\n");
+        for &cause in Cause::ALL {
+            page.push_str(&format!(
+                ".TP\n\\fB{}\\fR\nThe GPU waited for {}.",
+                roff(cause.id()),
+                roff(cause.waited_for())
+            ));
+            if !cause.fix().is_empty() {
+                page.push_str(&format!("\nRemedy: {}.", roff(cause.fix())));
+            }
+            page.push('\n');
+        }
+    }
+    definitions(&mut page, "EXAMPLES", &[examples]);
+    definitions(&mut page, "EXIT STATUS", statuses);
+    let by_hand = directory("man/sections").join(format!("{name}.roff"));
+    page.push_str(
+        &fs::read_to_string(&by_hand).unwrap_or_else(|e| panic!("{}: {e}", by_hand.display())),
+    );
+    page
+}
+
+fn definitions(page: &mut String, title: &str, tables: &[Pairs]) {
+    let mut rows = tables.iter().copied().flatten().peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    page.push_str(&format!(".SH {}\n", roff(title)));
+    for (term, meaning) in rows {
+        page.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", roff(term), roff(meaning)));
+    }
+}
+
+/// Plain text for roff: hyphens that can be copied, and nothing that reads as a request.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) {
+        format!("\\&{text}")
+    } else {
+        text
+    }
+}

@@ -1,0 +1,340 @@
+/* gpuload: a GPU job with known faults.
+ *
+ * A loop of steps: launch some kernels, wait for them, do a little host work.
+ * Every so many steps a fault is injected that is real on the host, and one
+ * line of truth is written: which cause gdiag should find, and when. */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+void die(const char *format, ...)
+{
+	va_list args;
+
+	fputs("gpuload: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+__attribute__((noinline)) void host_work(uint64_t ns)
+{
+	uint64_t end = now_ns() + ns;
+
+	while (now_ns() < end)
+		for (volatile int i = 0; i < 100; i++)
+			;
+}
+
+void sleep_ns(uint64_t ns)
+{
+	struct timespec t = { ns / 1000000000, ns % 1000000000 };
+
+	nanosleep(&t, NULL);
+}
+
+void pin_to(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("cannot pin to CPU %d: %s", cpu, strerror(errno));
+}
+
+/* An injection that was asked for, and when its turns are. */
+struct planned {
+	const struct injection *what;
+	uint64_t ns;
+	int every;
+	long phase;
+};
+
+#define MAX_PLANNED 64
+
+static struct planned plan[MAX_PLANNED];
+static int planned;
+
+static void usage(FILE *out)
+{
+	fputs("usage: gpuload [OPTION]... [--inject NAME[:MS][@N]]...\n"
+	      "       gpuload hogs [-n N] -- COMMAND...\n"
+	      "\n"
+	      "A GPU job with known faults, on the simulated GPU or a real one.\n"
+	      "\n"
+	      "  --steps N        steps to run (default 300)\n"
+	      "  --seconds S      run for so long instead\n"
+	      "  --kernels N      launches a step (default 20)\n"
+	      "  --kernel-us US   length of a kernel (default 200)\n"
+	      "  --host-us US     host work between steps (default 300)\n"
+	      "  --sync-every N   steps between synchronisations, 0 for none (default 1)\n"
+	      "  --ahead N        keep N steps queued ahead instead of synchronising: the device\n"
+	      "                   never runs dry, so that no injection makes a gap\n"
+	      "  --device N       the device that runs the steps (default 0)\n"
+	      "  --cpu N          pin the launching thread\n"
+	      "  --inject NAME[:MS][@N]  inject for MS ms every N steps (default 10), may be repeated\n"
+	      "  --demo           preempt, a cold disk and a lock, for about 5 seconds\n"
+	      "  --truth FILE     write a line of JSON for every injection\n"
+	      "  --scratch DIR    where disk injections have their file (default /var/tmp)\n"
+	      "  --hogs N         processes that preempt starts without `gpuload hogs` (default 3)\n"
+	      "  --help\n"
+	      "\n"
+	      "Injections, with the cause that gdiag should name and the usual length:\n",
+	      out);
+	for (int i = 0; i < injection_count; i++)
+		fprintf(out, "  %-13s %-20s %5.1f ms  %s\n", injections[i].name,
+			injections[i].cause, injections[i].ms, injections[i].help);
+	fputs("\n`gpuload hogs` runs COMMAND beside processes that preempt uses: they belong to nobody's\n"
+	      "job then. Without it they are children of gpuload, a part of the job, and the truth is\n"
+	      "host.oversubscribed.\n",
+	      out);
+}
+
+static void add_injection(const char *text)
+{
+	char name[32];
+	struct planned *p = &plan[planned];
+	size_t len = strcspn(text, ":@");
+	const char *rest = text + len;
+	double ms = -1;
+	char *end;
+
+	if (planned == MAX_PLANNED)
+		die("too many injections");
+	if (len >= sizeof(name))
+		die("no injection '%s'", text);
+	memcpy(name, text, len);
+	name[len] = 0;
+	for (int i = 0; i < injection_count; i++)
+		if (!strcmp(injections[i].name, name))
+			p->what = &injections[i];
+	if (!p->what)
+		die("no injection '%s', see --help", name);
+	p->every = 10;
+	if (*rest == ':') {
+		ms = strtod(rest + 1, &end);
+		rest = end;
+	}
+	if (*rest == '@') {
+		p->every = strtol(rest + 1, &end, 10);
+		rest = end;
+	}
+	if (*rest || p->every < 1)
+		die("'%s' is not NAME[:MS][@N]", text);
+	p->ns = (ms >= 0 ? ms : p->what->ms) * 1e6;
+	planned++;
+}
+
+/* Turns of different injections do not meet if there is room. */
+static void spread(void)
+{
+	for (int i = 0; i < planned; i++)
+		plan[i].phase = (long)(i + 1) * plan[i].every / (planned + 1);
+}
+
+static double number(const char *option, const char *text, double least)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || value < least)
+		die("--%s: '%s' does not do", option, text);
+	return value;
+}
+
+static struct options parse(int argc, char **argv)
+{
+	struct options opt = { .kernels = 20,
+			       .kernel_ns = 200 * US,
+			       .host_ns = 300 * US,
+			       .sync_every = 1,
+			       .cpu = -1,
+			       .hogs = 3,
+			       .scratch = "/var/tmp" };
+	static const struct option longs[] = {
+		{ "steps", 1, 0, 's' },	    { "seconds", 1, 0, 'S' },
+		{ "kernels", 1, 0, 'k' },   { "kernel-us", 1, 0, 'u' },
+		{ "host-us", 1, 0, 'h' },   { "sync-every", 1, 0, 'y' },
+		{ "ahead", 1, 0, 'a' },	    { "device", 1, 0, 'd' },
+		{ "cpu", 1, 0, 'c' },	    { "inject", 1, 0, 'i' },
+		{ "demo", 0, 0, 'D' },	    { "truth", 1, 0, 't' },
+		{ "scratch", 1, 0, 'x' },   { "hogs", 1, 0, 'n' },
+		{ "help", 0, 0, '?' + 128 }, { 0 },
+	};
+	int c, index = 0;
+
+	while ((c = getopt_long(argc, argv, "", longs, &index)) != -1) {
+		const char *name = longs[index].name;
+
+		switch (c) {
+		case 's':
+			opt.steps = number(name, optarg, 1);
+			break;
+		case 'S':
+			opt.seconds = number(name, optarg, 0);
+			break;
+		case 'k':
+			opt.kernels = number(name, optarg, 1);
+			break;
+		case 'u':
+			opt.kernel_ns = number(name, optarg, 0) * 1e3;
+			break;
+		case 'h':
+			opt.host_ns = number(name, optarg, 0) * 1e3;
+			break;
+		case 'y':
+			opt.sync_every = number(name, optarg, 0);
+			break;
+		case 'a':
+			opt.ahead = number(name, optarg, 0);
+			break;
+		case 'd':
+			opt.device = number(name, optarg, 0);
+			break;
+		case 'c':
+			opt.cpu = number(name, optarg, 0);
+			break;
+		case 'n':
+			opt.hogs = number(name, optarg, 1);
+			break;
+		case 'i':
+			add_injection(optarg);
+			break;
+		case 'D':
+			opt.seconds = 5;
+			add_injection("preempt@12");
+			add_injection("disk@12");
+			add_injection("lock@12");
+			break;
+		case 't':
+			opt.truth = optarg;
+			break;
+		case 'x':
+			opt.scratch = optarg;
+			break;
+		case '?' + 128:
+			usage(stdout);
+			exit(0);
+		default:
+			usage(stderr);
+			exit(2);
+		}
+	}
+	if (optind != argc) {
+		usage(stderr);
+		exit(2);
+	}
+	if (!opt.steps && !opt.seconds)
+		opt.steps = 300;
+	spread();
+	return opt;
+}
+
+static void inject(struct run *run, const struct planned *p, long step, FILE *truth)
+{
+	struct span span = { 0 };
+
+	span.start = now_ns();
+	p->what->go(run, p->ns, &span);
+	if (!span.end)
+		span.end = now_ns();
+	if (!span.cause)
+		span.cause = p->what->cause;
+	if (!truth)
+		return;
+	fprintf(truth,
+		"{\"cause\":\"%s\",\"start_ns\":%llu,\"end_ns\":%llu,\"injection\":\"%s\",\"step\":%ld,\"device\":%d}\n",
+		span.cause, (unsigned long long)span.start,
+		(unsigned long long)span.end, p->what->name, step, run->opt.device);
+	fflush(truth);
+}
+
+static long run_steps(struct run *run, FILE *truth)
+{
+	const struct options *opt = &run->opt;
+	uint64_t end = opt->seconds ? now_ns() + opt->seconds * 1e9 : UINT64_MAX;
+	long most = opt->steps ? opt->steps : __LONG_MAX__;
+	CUevent *done = NULL;
+	long step;
+
+	if (opt->ahead) {
+		done = calloc(opt->ahead, sizeof(*done));
+		for (int i = 0; i < opt->ahead; i++)
+			GPU(cuEventCreate(&done[i], 2)); /* CU_EVENT_DISABLE_TIMING */
+	}
+	for (step = 0; step < most && now_ns() < end; step++) {
+		for (int k = 0; k < opt->kernels; k++)
+			gpu_spin(&run->gpu, run->gpu.stream, opt->kernel_ns);
+		if (opt->ahead) {
+			/* The event is of the step that was launched `ahead` steps before. */
+			CUevent event = done[step % opt->ahead];
+
+			if (step >= opt->ahead)
+				GPU(cuEventSynchronize(event));
+			GPU(cuEventRecord(event, run->gpu.stream));
+		} else if (opt->sync_every && step % opt->sync_every == 0) {
+			GPU(cuStreamSynchronize(run->gpu.stream));
+		}
+		host_work(opt->host_ns);
+		for (int i = 0; i < planned; i++)
+			if (step % plan[i].every == plan[i].phase)
+				inject(run, &plan[i], step, truth);
+	}
+	GPU(cuStreamSynchronize(run->gpu.stream));
+	free(done);
+	return step;
+}
+
+int main(int argc, char **argv)
+{
+	struct run run = { 0 };
+	FILE *truth = NULL;
+	uint64_t start;
+	char name[96];
+	long steps;
+
+	if (argc > 1 && !strcmp(argv[1], "hogs"))
+		return hogs_main(argc - 1, argv + 1);
+	run.opt = parse(argc, argv);
+	if (run.opt.truth && !(truth = fopen(run.opt.truth, "w")))
+		die("%s: %s", run.opt.truth, strerror(errno));
+	for (int i = 0; i < planned; i++)
+		if (plan[i].what->prepare)
+			plan[i].what->prepare(&run);
+	run.devices = gpu_init();
+	if (run.opt.device >= run.devices)
+		die("no device %d", run.opt.device);
+	gpu_open(&run.gpu, run.opt.device);
+	GPU(cuDeviceGetName(name, sizeof(name), run.opt.device));
+	for (int i = 0; i < planned; i++)
+		if (plan[i].what->ready)
+			plan[i].what->ready(&run);
+	/* Last, so that no helper thread inherits it. */
+	if (run.opt.cpu >= 0)
+		pin_to(run.opt.cpu);
+	start = now_ns();
+	steps = run_steps(&run, truth);
+	printf("%s: %ld steps in %.3f s\n", name, steps, (now_ns() - start) / 1e9);
+	if (truth && fclose(truth))
+		die("%s: %s", run.opt.truth, strerror(errno));
+	return 0;
+}

@@ -1,0 +1,40 @@
+/* The injections by name. */
+#include "inject.h"
+
+const struct injection injections[] = {
+	{ "sleep", "host.sleep", 5, "nanosleep", NULL, NULL, sleep_go },
+	{ "compute", "host.compute", 5, "a busy loop", NULL, NULL, compute_go },
+	{ "lock", "host.lock", 6, "another thread holds a mutex while it computes", NULL,
+	  lock_ready, lock_go },
+	{ "disk", "host.disk-read", 8, "pread of a cold file", disk_prepare, NULL, disk_go },
+	{ "mmapfault", "host.page-fault", 8, "touches a cold mapped file", disk_prepare, NULL,
+	  mmapfault_go },
+	{ "fsync", "host.disk-write", 8, "writes and syncs a file", disk_prepare, NULL, fsync_go },
+	{ "network", "host.network", 5, "recv from a peer that answers late", network_prepare, NULL,
+	  network_go },
+	{ "preempt", "host.preempted", 15, "foreign busy processes on the same CPU",
+	  preempt_prepare, preempt_ready, preempt_go },
+	{ "oversubscribe", "host.oversubscribed", 15, "busy threads of its own on the same CPU",
+	  NULL, oversubscribe_ready, oversubscribe_go },
+	{ "quota", "host.throttled", 30, "a CPU quota of 2 ms in 10 (needs root)", quota_prepare,
+	  NULL, quota_go },
+	{ "stop", "host.stopped", 8, "SIGSTOP, and SIGCONT later", stop_prepare, NULL, stop_go },
+	{ "subprocess", "host.subprocess", 5, "runs /bin/true and waits for it", NULL, NULL,
+	  subprocess_go },
+	{ "sync", "host.sync", 2, "waits for every short kernel, as .item() does", NULL,
+	  sync_ready, sync_go },
+	{ "pageable", "host.pageable-copy", 10, "a large copy to pageable memory", NULL,
+	  pageable_ready, pageable_go },
+	{ "alloc", "host.cuda-memory", 5, "cuMemAlloc and cuMemFree", NULL, NULL, alloc_go },
+	{ "module", "host.module-load", 5, "cuModuleLoadData", NULL, NULL, module_go },
+	{ "hostfunc", "gpu.host-callback", 5, "a host function enqueued between kernels", NULL,
+	  NULL, hostfunc_go },
+	{ "eventwait", "gpu.dependency", 20,
+	  "waits for an event of the next device (needs two devices)", NULL, other_ready,
+	  eventwait_go },
+	{ "copyengine", "gpu.copy-engine", 20,
+	  "a copy behind copies of the next device (needs GDIAG_SIM_SHARED_COPY=1)", NULL,
+	  copyengine_ready, copyengine_go },
+};
+
+const int injection_count = sizeof(injections) / sizeof(injections[0]);

@@ -1,0 +1,190 @@
+/* Faults that are CUDA calls, and faults of the device.
+ *
+ * A device is idle while it waits for something only if that something is not
+ * an operation of its own: a predecessor on the same device keeps it busy. So the
+ * device faults have their predecessor elsewhere:
+ * - eventwait: a kernel on another device, as in a pipeline over several devices.
+ *   True on real hardware, too.
+ * - copyengine: copies of another device that go through the same engine. Real
+ *   devices have engines of their own; the simulator shares them when told so, and
+ *   stands for whatever makes a queued copy wait for copies that are not the device's.
+ * - hostfunc: a function on the host. True on real hardware, too. */
+#include "inject.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static CUdeviceptr memory;
+
+static void need_memory(size_t bytes)
+{
+	if (!memory)
+		GPU(cuMemAlloc(&memory, bytes));
+}
+
+#define LARGE (32l << 20)
+
+void sync_ready(struct run *run)
+{
+	(void)run;
+	need_memory(LARGE);
+}
+
+/* The gaps are the refills between two waits, not the waits: then the device is busy. */
+void sync_go(struct run *run, uint64_t ns, struct span *span)
+{
+	uint64_t end = now_ns() + ns;
+	int value;
+
+	for (int i = 0; now_ns() < end; i++) {
+		gpu_spin(&run->gpu, run->gpu.stream, 50 * US);
+		if (i % 2)
+			GPU(cuStreamSynchronize(run->gpu.stream));
+		else
+			GPU(cuMemcpyDtoHAsync(&value, memory, sizeof(value), run->gpu.stream));
+	}
+	/* Ends with the device busy, so that no other gap counts as this one. */
+	gpu_spin(&run->gpu, run->gpu.stream, 50 * US);
+	span->end = now_ns();
+}
+
+void pageable_ready(struct run *run)
+{
+	(void)run;
+	need_memory(LARGE);
+}
+
+/* The destination is new every time, so that the driver has pages to touch after the copy. */
+void pageable_go(struct run *run, uint64_t ns, struct span *span)
+{
+	uint64_t end = now_ns() + ns;
+
+	(void)span;
+	do {
+		void *host = malloc(LARGE);
+
+		if (!host)
+			die("out of memory");
+		GPU(cuMemcpyDtoHAsync(host, memory, LARGE, run->gpu.stream));
+		free(host);
+	} while (now_ns() < end);
+}
+
+void alloc_go(struct run *run, uint64_t ns, struct span *span)
+{
+	uint64_t end = now_ns() + ns;
+	CUdeviceptr p;
+
+	(void)run;
+	(void)span;
+	do {
+		GPU(cuMemAlloc(&p, 64 << 20));
+		GPU(cuMemFree(p));
+	} while (now_ns() < end);
+}
+
+void module_go(struct run *run, uint64_t ns, struct span *span)
+{
+	uint64_t end = now_ns() + ns;
+	CUmodule module;
+
+	(void)run;
+	(void)span;
+	do {
+		GPU(cuModuleLoadData(&module, gpu_ptx));
+		GPU(cuModuleUnload(module));
+	} while (now_ns() < end);
+}
+
+struct callback {
+	uint64_t ns;
+	struct span *span;
+};
+
+static void host_function(void *arg)
+{
+	struct callback *callback = arg;
+
+	callback->span->start = now_ns();
+	sleep_ns(callback->ns);
+	callback->span->end = now_ns();
+}
+
+void hostfunc_go(struct run *run, uint64_t ns, struct span *span)
+{
+	struct callback callback = { ns, span };
+
+	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
+	GPU(cuLaunchHostFunc(run->gpu.stream, host_function, &callback));
+	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
+	GPU(cuStreamSynchronize(run->gpu.stream));
+}
+
+static struct gpu other;
+static CUevent other_done;
+
+void other_ready(struct run *run)
+{
+	if (other.context)
+		return;
+	if (run->devices < 2)
+		die("eventwait and copyengine need two devices (GDIAG_SIM_DEVICES=2)");
+	gpu_open(&other, (run->opt.device + 1) % run->devices);
+	GPU(cuEventCreate(&other_done, 2)); /* CU_EVENT_DISABLE_TIMING */
+	GPU(cuCtxSetCurrent(run->gpu.context));
+}
+
+void eventwait_go(struct run *run, uint64_t ns, struct span *span)
+{
+	GPU(cuCtxSetCurrent(other.context));
+	gpu_spin(&other, other.stream, ns);
+	GPU(cuEventRecord(other_done, other.stream));
+	GPU(cuCtxSetCurrent(run->gpu.context));
+	GPU(cuStreamWaitEvent(run->gpu.stream, other_done, 0));
+	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
+	span->start = now_ns();
+	GPU(cuEventSynchronize(other_done));
+	span->end = now_ns();
+	GPU(cuStreamSynchronize(run->gpu.stream));
+}
+
+static void *pinned;
+static CUdeviceptr other_memory;
+static uint64_t copy_ns; /* how long a copy of PINNED takes */
+
+#define PINNED (16l << 20)
+
+void copyengine_ready(struct run *run)
+{
+	const char *shared = getenv("GDIAG_SIM_SHARED_COPY");
+	uint64_t start;
+
+	if (!shared || strcmp(shared, "1"))
+		die("copyengine needs GDIAG_SIM_SHARED_COPY=1 and two devices");
+	other_ready(run);
+	need_memory(LARGE);
+	GPU(cuCtxSetCurrent(other.context));
+	GPU(cuMemHostAlloc(&pinned, PINNED, 0));
+	GPU(cuMemAlloc(&other_memory, PINNED));
+	start = now_ns();
+	for (int i = 0; i < 4; i++)
+		GPU(cuMemcpyHtoDAsync(other_memory, pinned, PINNED, other.stream));
+	GPU(cuStreamSynchronize(other.stream));
+	copy_ns = (now_ns() - start) / 4 + 1;
+	GPU(cuCtxSetCurrent(run->gpu.context));
+}
+
+void copyengine_go(struct run *run, uint64_t ns, struct span *span)
+{
+	GPU(cuCtxSetCurrent(other.context));
+	for (uint64_t i = 0; i <= ns / copy_ns; i++)
+		GPU(cuMemcpyHtoDAsync(other_memory, pinned, PINNED, other.stream));
+	GPU(cuEventRecord(other_done, other.stream));
+	GPU(cuCtxSetCurrent(run->gpu.context));
+	/* Too long for the pauses between the other copies. */
+	GPU(cuMemcpyHtoDAsync(memory, pinned, 1 << 20, run->gpu.stream));
+	span->start = now_ns();
+	GPU(cuEventSynchronize(other_done));
+	span->end = now_ns();
+	GPU(cuStreamSynchronize(run->gpu.stream));
+}

@@ -1,0 +1,237 @@
+//! The program: a few CUDA calls for each line of its input.
+
+use std::env;
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
+use std::io::{self, BufRead, Write};
+use std::ptr;
+use std::thread;
+
+type Handle = *mut c_void;
+
+/// The functions of the driver that the program uses, from the library that it is told to load.
+#[derive(Clone, Copy)]
+struct Cuda(Handle);
+
+// SAFETY: a library's handle can be used by any thread.
+unsafe impl Send for Cuda {}
+
+macro_rules! driver {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        // Names and arguments are the driver's.
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        impl Cuda {
+            $(fn $name(self, $($arg: $type),*) -> c_uint {
+                let symbol = CString::new(stringify!($name)).unwrap();
+                // SAFETY: the library is loaded for good, and exports the driver's functions with
+                // the driver's types; the arguments below are valid for them.
+                unsafe {
+                    let function = libc::dlsym(self.0, symbol.as_ptr());
+                    assert!(!function.is_null(), "{}", stringify!($name));
+                    let function: extern "C" fn($($type),*) -> c_uint = std::mem::transmute(function);
+                    function($($arg),*)
+                }
+            })*
+        }
+    };
+}
+
+driver! {
+    cuInit(flags: c_uint);
+    cuDeviceGetCount(count: *mut c_int);
+    cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: c_int);
+    cuCtxSetCurrent(context: Handle);
+    cuCtxSynchronize();
+    cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    cuStreamSynchronize(stream: Handle);
+    cuLaunchKernel(
+        function: Handle,
+        gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        shared: c_uint, stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    cuMemAlloc_v2(memory: *mut u64, bytes: usize);
+    cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: Handle);
+    cuEventCreate(event: *mut Handle, flags: c_uint);
+    cuEventRecord(event: Handle, stream: Handle);
+    cuEventQuery(event: Handle);
+}
+
+struct Gpu {
+    cuda: Cuda,
+    context: Handle,
+    function: Handle,
+}
+
+// SAFETY: handles of the driver can be used by any thread.
+unsafe impl Send for Gpu {}
+
+fn ok(result: c_uint) {
+    assert_eq!(result, 0);
+}
+
+impl Gpu {
+    fn new() -> Gpu {
+        let path = CString::new(env::var("GDIAG_TEST_LIBCUDA").unwrap()).unwrap();
+        // SAFETY: loads the driver, as any CUDA program does.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "{path:?}");
+        let cuda = Cuda(library);
+        ok(cuda.cuInit(0));
+        let (mut context, mut module, mut function) =
+            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        ok(cuda.cuCtxCreate_v2(&mut context, 0, 0));
+        ok(cuda.cuModuleLoadData(&mut module, c"image".as_ptr().cast()));
+        ok(cuda.cuModuleGetFunction(&mut function, module, c"step_kernel".as_ptr()));
+        Gpu {
+            cuda,
+            context,
+            function,
+        }
+    }
+
+    fn launch(&self, count: u32, stream: Handle) {
+        self.launch_of(2_000, count, stream);
+    }
+
+    fn launch_of(&self, mut duration_ns: u64, count: u32, stream: Handle) {
+        let mut params = [(&raw mut duration_ns).cast::<c_void>()];
+        for _ in 0..count {
+            let params = params.as_mut_ptr();
+            ok(self.cuda.cuLaunchKernel(
+                self.function,
+                1,
+                1,
+                1,
+                32,
+                1,
+                1,
+                0,
+                stream,
+                params,
+                ptr::null_mut(),
+            ));
+        }
+    }
+
+    fn copy(&self) {
+        let mut data = [0u8; 4096];
+        let (mut memory, mut event) = (0, ptr::null_mut());
+        let stream = ptr::null_mut();
+        ok(self.cuda.cuMemAlloc_v2(&mut memory, data.len()));
+        ok(self
+            .cuda
+            .cuMemcpyHtoDAsync_v2(memory, data.as_ptr().cast(), data.len(), stream));
+        ok(self.cuda.cuMemsetD8Async(memory, 7, data.len(), stream));
+        ok(self
+            .cuda
+            .cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), memory, data.len(), stream));
+        ok(self.cuda.cuEventCreate(&mut event, 0));
+        ok(self.cuda.cuEventRecord(event, stream));
+        self.cuda.cuEventQuery(event);
+        ok(self.cuda.cuStreamSynchronize(stream));
+        let mut devices = 0;
+        ok(self.cuda.cuDeviceGetCount(&mut devices));
+    }
+
+    fn threads(&self, threads: u32, launches: u32) {
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                let gpu = Gpu { ..*self };
+                scope.spawn(move || {
+                    let gpu = gpu;
+                    ok(gpu.cuda.cuCtxSetCurrent(gpu.context));
+                    let mut stream = ptr::null_mut();
+                    ok(gpu.cuda.cuStreamCreate(&mut stream, 1));
+                    gpu.launch(launches, stream);
+                    ok(gpu.cuda.cuStreamSynchronize(stream));
+                });
+            }
+        });
+    }
+}
+
+/// Exits as a program does that forked without exec: through the exit handlers.
+fn fork() -> i32 {
+    // SAFETY: the child only exits.
+    unsafe {
+        let child = libc::fork();
+        assert!(
+            child >= 0,
+            "{}",
+            CStr::from_ptr(libc::strerror(*libc::__errno_location())).to_string_lossy()
+        );
+        if child == 0 {
+            libc::exit(0);
+        }
+        let mut status = -1;
+        libc::waitpid(child, &mut status, 0);
+        status
+    }
+}
+
+/// What a profiler may do that shares the process with the shim.
+fn finalize() {
+    let path = env::var("GDIAG_TEST_LIBCUDA")
+        .unwrap()
+        .replace("libcuda.so.1", "libcupti.so.13");
+    let path = CString::new(path).unwrap();
+    // SAFETY: the library is mapped, and the function takes nothing.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        let function = libc::dlsym(library, c"cuptiFinalize".as_ptr());
+        assert!(!function.is_null());
+        let function: extern "C" fn() -> c_uint = std::mem::transmute(function);
+        ok(function());
+    }
+}
+
+fn answer(text: &str) {
+    // A line of its own: the harness may have begun one.
+    println!("\n> {text}");
+    io::stdout().flush().unwrap();
+}
+
+pub fn program() {
+    let gpu = Gpu::new();
+    answer("ready");
+    for line in io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let mut words = line.split(' ');
+        let command = words.next().unwrap();
+        let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+        match command {
+            // SAFETY: takes nothing, cannot fail.
+            "tid" => answer(&unsafe { libc::gettid() }.to_string()),
+            "launch" => {
+                gpu.launch(number(), ptr::null_mut());
+                ok(gpu.cuda.cuCtxSynchronize());
+                answer("done");
+            }
+            "long" => {
+                gpu.launch_of(u64::from(number()) * 1_000_000, 1, ptr::null_mut());
+                answer("done");
+            }
+            "threads" => {
+                gpu.threads(number(), number());
+                answer("done");
+            }
+            "copy" => {
+                gpu.copy();
+                answer("done");
+            }
+            "sync" => {
+                ok(gpu.cuda.cuCtxSynchronize());
+                answer("done");
+            }
+            "finalize" => {
+                finalize();
+                answer("done");
+            }
+            "fork" => answer(&format!("child exited with {}", fork())),
+            _ => panic!("{line}"),
+        }
+    }
+}

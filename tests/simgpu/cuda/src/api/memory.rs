@@ -1,0 +1,400 @@
+//! Memory and copies. Simulated memory has no contents: a copy to the host writes zeros.
+//!
+//! Copies behave as CUDA documents them: from pageable memory the call returns when
+//! the data is staged, to pageable memory when it has arrived, and between pinned and
+//! device memory an asynchronous call returns at once.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use super::launch::enqueue;
+use super::Opaque;
+use crate::call::{
+    put, traced, Active, CUresult, Target, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY,
+};
+use crate::cbid::{self, Cbid};
+use crate::clock::{now, spin_until};
+use crate::leads;
+use crate::link::what;
+use crate::model::{Direction, Handle, Work};
+use crate::runtime::{self, DEVICE_BYTES};
+
+/// CUPTI's memory kinds.
+const PAGEABLE: u8 = 1;
+const PINNED: u8 = 2;
+const DEVICE: u8 = 3;
+
+/// Where device addresses begin. Nothing is mapped there, so a host that follows one faults.
+const DEVICE_BASE: u64 = 0x0d00_0000_0000;
+const DEVICE_ALIGN: u64 = 512;
+
+/// What the driver stages of a pageable copy before it has to wait for the engine.
+const STAGING_BYTES: usize = 4 << 20;
+const STAGING_CHUNK: usize = 1 << 20;
+
+fn allocate(call: &Active, bytes: usize) -> Result<u64, CUresult> {
+    let device = call.context()?.device;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    call.cost(call.runtime.config.alloc_ns);
+    let mut memory = runtime::lock(&call.runtime.memory);
+    let size = (bytes as u64).next_multiple_of(DEVICE_ALIGN);
+    if memory.used(device) + size > DEVICE_BYTES {
+        return Err(OUT_OF_MEMORY);
+    }
+    let address = DEVICE_BASE + memory.brk;
+    memory.brk += size;
+    memory.device.insert(address, (size, device));
+    Ok(address)
+}
+
+/// # Safety
+/// As in CUDA: `out` is valid for writes.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut u64, bytes: usize) -> CUresult {
+    // SAFETY: the program's pointer.
+    traced(cbid::MEM_ALLOC, |call| unsafe {
+        put(out, allocate(call, bytes)?)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn cuMemFree_v2(address: u64) -> CUresult {
+    traced(cbid::MEM_FREE, |call| {
+        call.context()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let known = runtime::lock(&call.runtime.memory)
+            .device
+            .get(&address)
+            .copied();
+        let (_, device) = known.ok_or(INVALID_VALUE)?;
+        // Freeing waits for everything on the device.
+        let work = call.runtime.simulation().device_work(device);
+        call.runtime.wait(&work, false);
+        spin_until(now() + call.runtime.config.alloc_ns);
+        runtime::lock(&call.runtime.memory).device.remove(&address);
+        Ok(())
+    })
+}
+
+unsafe fn host_alloc(id: Cbid, out: *mut *mut c_void, bytes: usize) -> CUresult {
+    traced(id, |call| {
+        call.context()?;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a new mapping, populated as page-locking does.
+        let address = unsafe {
+            libc::mmap(
+                null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(OUT_OF_MEMORY);
+        }
+        call.cost(call.runtime.config.alloc_ns);
+        runtime::lock(&call.runtime.memory)
+            .pinned
+            .insert(address as usize, bytes);
+        // SAFETY: the program's pointer.
+        unsafe { put(out, address) }
+    })
+}
+
+/// # Safety
+/// As in CUDA: `out` is valid for writes.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemHostAlloc(
+    out: *mut *mut c_void,
+    bytes: usize,
+    _flags: u32,
+) -> CUresult {
+    // SAFETY: the program's pointer.
+    unsafe { host_alloc(cbid::MEM_HOST_ALLOC, out, bytes) }
+}
+
+/// # Safety
+/// As in CUDA: `out` is valid for writes.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocHost_v2(out: *mut *mut c_void, bytes: usize) -> CUresult {
+    // SAFETY: the program's pointer.
+    unsafe { host_alloc(cbid::MEM_ALLOC_HOST, out, bytes) }
+}
+
+/// # Safety
+/// As in CUDA: `address` came from this library and is used no more.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
+    traced(cbid::MEM_FREE_HOST, |call| {
+        let context = call.context()?;
+        let size = runtime::lock(&call.runtime.memory)
+            .pinned
+            .remove(&(address as usize))
+            .ok_or(INVALID_VALUE)?;
+        let work = call.runtime.simulation().device_work(context.device);
+        call.runtime.wait(&work, false);
+        spin_until(now() + call.runtime.config.alloc_ns);
+        // SAFETY: exactly the mapping of host_alloc, and the program gave it up.
+        unsafe { libc::munmap(address, size) };
+        Ok(())
+    })
+}
+
+/// A copy between host and device as the program asked for it.
+struct Copy {
+    direction: Direction,
+    host: *mut c_void,
+    bytes: usize,
+    asynchronous: bool,
+}
+
+unsafe fn copy(id: Cbid, stream: Opaque, copy: &Copy) -> CUresult {
+    traced(id, |call| {
+        let target = call.stream(stream as Handle)?;
+        if copy.bytes == 0 {
+            return Ok(());
+        }
+        if copy.host.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let pinned = runtime::lock(&call.runtime.memory).is_pinned(copy.host as usize);
+        match (copy.direction, pinned) {
+            // SAFETY: the program's memory of that size.
+            (Direction::HostToDevice, false) => unsafe { copy_staged(call, &target, copy) },
+            (Direction::DeviceToHost, false) => {
+                let finish = enqueue_copy(call, &target, copy, PAGEABLE);
+                let finish = finish.ok_or(INVALID_HANDLE)?;
+                call.runtime.wait(&[finish], target.context.blocking);
+                // SAFETY: the program's memory of that size.
+                unsafe { copy.host.cast::<u8>().write_bytes(0, copy.bytes) };
+                Ok(())
+            }
+            (Direction::HostToDevice | Direction::DeviceToHost, true) => {
+                let finish = enqueue_copy(call, &target, copy, PINNED);
+                let finish = finish.ok_or(INVALID_HANDLE)?;
+                if !copy.asynchronous {
+                    call.runtime.wait(&[finish], target.context.blocking);
+                }
+                Ok(())
+            }
+        }
+    })
+}
+
+/// From pageable memory: the call ends when the last bytes are staged.
+unsafe fn copy_staged(call: &Active, target: &Target, copy: &Copy) -> Result<(), CUresult> {
+    if !copy.asynchronous {
+        // The synchronous call waits for the stream first.
+        let work = call.runtime.simulation().stream_work(target.handle, now());
+        let work = work.ok_or(INVALID_HANDLE)?;
+        call.runtime.wait(&work, target.context.blocking);
+    }
+    let first = copy.bytes.min(STAGING_BYTES);
+    // SAFETY: the program's memory of that size.
+    unsafe { stage(copy.host.cast(), first) };
+    let finish = enqueue_copy(call, target, copy, PAGEABLE).ok_or(INVALID_HANDLE)?;
+    let rest = copy.bytes - first;
+    if rest > 0 {
+        // SAFETY: the rest of the same memory.
+        unsafe { stage(copy.host.cast::<u8>().add(first), rest) };
+        // There is room for the last bytes when the engine has taken those before.
+        let last = (STAGING_BYTES as f64 / call.runtime.config.gbps) as u64;
+        let blocking = target.context.blocking;
+        call.runtime.wait_until_before(&[finish], last, blocking);
+    }
+    Ok(())
+}
+
+/// Really reads the bytes, in chunks, as the driver's staging does.
+unsafe fn stage(from: *const u8, bytes: usize) {
+    thread_local! {
+        static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    CHUNK.with_borrow_mut(|chunk| {
+        chunk.resize(STAGING_CHUNK, 0);
+        for offset in (0..bytes).step_by(STAGING_CHUNK) {
+            let n = STAGING_CHUNK.min(bytes - offset);
+            let to = chunk.as_mut_ptr();
+            // SAFETY: inside the program's memory and the chunk; they do not overlap.
+            unsafe { to.copy_from_nonoverlapping(from.add(offset), n) };
+            std::hint::black_box(&chunk);
+        }
+    });
+}
+
+fn enqueue_copy(
+    call: &Active,
+    target: &Target,
+    copy: &Copy,
+    host_kind: u8,
+) -> Option<crate::model::Finish> {
+    let mut operation = target.operation(what::MEMCPY, call.correlation);
+    operation.bytes = copy.bytes as u64;
+    operation.asynchronous = u8::from(copy.asynchronous);
+    (operation.copy_kind, operation.src_kind, operation.dst_kind) = match copy.direction {
+        Direction::HostToDevice => (1, host_kind, DEVICE),
+        Direction::DeviceToHost => (2, DEVICE, host_kind),
+    };
+    let ns = leads::COPY_SETUP_NS + (copy.bytes as f64 / call.runtime.config.gbps) as u64;
+    let work = Work::Copy {
+        direction: copy.direction,
+        ns,
+    };
+    let cost = now() - call.start + leads::COPY_CALL_NS;
+    enqueue(call, target, Some(&operation), work, cost)
+}
+
+/// # Safety
+/// As in CUDA: `host` is valid for `bytes`.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(
+    _device: u64,
+    host: *const c_void,
+    bytes: usize,
+) -> CUresult {
+    let it = Copy {
+        direction: Direction::HostToDevice,
+        host: host.cast_mut(),
+        bytes,
+        asynchronous: false,
+    };
+    // SAFETY: the program's memory.
+    unsafe { copy(cbid::MEMCPY_HTOD, null_mut(), &it) }
+}
+
+/// # Safety
+/// As in CUDA: `host` is valid for `bytes` until the copy is done.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    _device: u64,
+    host: *const c_void,
+    bytes: usize,
+    stream: Opaque,
+) -> CUresult {
+    let it = Copy {
+        direction: Direction::HostToDevice,
+        host: host.cast_mut(),
+        bytes,
+        asynchronous: true,
+    };
+    // SAFETY: the program's memory.
+    unsafe { copy(cbid::MEMCPY_HTOD_ASYNC, stream, &it) }
+}
+
+/// # Safety
+/// As in CUDA: `host` is valid for `bytes`.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(
+    host: *mut c_void,
+    _device: u64,
+    bytes: usize,
+) -> CUresult {
+    let it = Copy {
+        direction: Direction::DeviceToHost,
+        host,
+        bytes,
+        asynchronous: false,
+    };
+    // SAFETY: the program's memory.
+    unsafe { copy(cbid::MEMCPY_DTOH, null_mut(), &it) }
+}
+
+/// # Safety
+/// As in CUDA: `host` is valid for `bytes` until the copy is done.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    host: *mut c_void,
+    _device: u64,
+    bytes: usize,
+    stream: Opaque,
+) -> CUresult {
+    let it = Copy {
+        direction: Direction::DeviceToHost,
+        host,
+        bytes,
+        asynchronous: true,
+    };
+    // SAFETY: the program's memory.
+    unsafe { copy(cbid::MEMCPY_DTOH_ASYNC, stream, &it) }
+}
+
+/// How long the device takes to write `bytes` to its own memory.
+fn on_device(bytes: usize) -> Work {
+    let ns = leads::MEMSET_SETUP_NS + bytes as u64 * 1_000 / leads::MEMSET_BYTES_PER_US;
+    Work::OnDevice { ns }
+}
+
+#[no_mangle]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(
+    _to: u64,
+    _from: u64,
+    bytes: usize,
+    stream: Opaque,
+) -> CUresult {
+    traced(cbid::MEMCPY_DTOD_ASYNC, |call| {
+        let target = call.stream(stream as Handle)?;
+        let mut operation = target.operation(what::MEMCPY, call.correlation);
+        operation.bytes = bytes as u64;
+        operation.asynchronous = 1;
+        (operation.copy_kind, operation.src_kind, operation.dst_kind) = (8, DEVICE, DEVICE);
+        let work = on_device(bytes);
+        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn cuMemcpyPeerAsync(
+    _to: u64,
+    to_context: Opaque,
+    _from: u64,
+    from_context: Opaque,
+    bytes: usize,
+    stream: Opaque,
+) -> CUresult {
+    traced(cbid::MEMCPY_PEER_ASYNC, |call| {
+        let target = call.stream(stream as Handle)?;
+        let runtime = call.runtime;
+        let to = runtime.context(to_context as Handle).ok_or(INVALID_VALUE)?;
+        let from = runtime
+            .context(from_context as Handle)
+            .ok_or(INVALID_VALUE)?;
+        let mut operation = target.operation(what::MEMCPY_PEER, call.correlation);
+        operation.bytes = bytes as u64;
+        operation.asynchronous = 1;
+        operation.source = [from.device as u32, from.id];
+        operation.destination = [to.device as u32, to.id];
+        (operation.copy_kind, operation.src_kind, operation.dst_kind) = (10, DEVICE, DEVICE);
+        let ns = leads::COPY_SETUP_NS + (bytes as f64 / runtime.config.gbps) as u64;
+        let work = Work::Copy {
+            direction: Direction::DeviceToHost,
+            ns,
+        };
+        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn cuMemsetD8Async(_to: u64, value: u8, bytes: usize, stream: Opaque) -> CUresult {
+    traced(cbid::MEMSET_D8_ASYNC, |call| {
+        let target = call.stream(stream as Handle)?;
+        let mut operation = target.operation(what::MEMSET, call.correlation);
+        operation.bytes = bytes as u64;
+        operation.asynchronous = 1;
+        operation.value = value.into();
+        operation.dst_kind = DEVICE;
+        let work = on_device(bytes);
+        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
+        Ok(())
+    })
+}
