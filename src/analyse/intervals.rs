@@ -1,14 +1,22 @@
 //! Sets of time, as sorted intervals that do not touch.
 #![forbid(unsafe_code)]
 
+use crate::model::search::Hint;
 use crate::units::Nanos;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     /// Sorted and disjoint, none empty.
     list: Vec<(Nanos, Nanos)>,
     /// Total length of the intervals before each one.
     before: Vec<u64>,
+    hint: Hint,
+}
+
+impl PartialEq for Intervals {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
 }
 
 impl Intervals {
@@ -32,6 +40,7 @@ impl Intervals {
         Intervals {
             list: union,
             before,
+            hint: Hint::default(),
         }
     }
 
@@ -45,7 +54,9 @@ impl Intervals {
         from: Nanos,
         to: Nanos,
     ) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
-        let first = self.list.partition_point(|i| i.1 <= from);
+        let first = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].1 <= from);
         self.list[first..]
             .iter()
             .take_while(move |i| i.0 < to)
@@ -59,7 +70,9 @@ impl Intervals {
 
     /// How much of the set lies before `t`.
     fn total_before(&self, t: Nanos) -> u64 {
-        let i = self.list.partition_point(|i| i.0 < t);
+        let i = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].0 < t);
         match i.checked_sub(1) {
             Some(last) => self.before[last] + (self.list[last].1.min(t).0 - self.list[last].0 .0),
             None => 0,

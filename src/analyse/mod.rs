@@ -25,11 +25,11 @@ mod waits;
 mod walk;
 mod what;
 
-use crate::event::{CopyKind, NameId, OpKind, Pid};
+use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::{Call, Gpu, Op};
 use crate::model::thread::ThreadIdx;
-use crate::model::{api, Timeline};
+use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};
 
 use busy::Gap;
@@ -70,7 +70,9 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     let mut gpus = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
         let usage = device_usage(t, gpu);
-        for (pid, _) in &gpu.users {
+        // Where idle time cannot be told, no call overlaps it.
+        let told = trust.is_sound(t, gpu);
+        for (pid, _) in gpu.users.iter().filter(|_| told) {
             let list = idle.entry(*pid).or_default();
             list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
         }
@@ -99,18 +101,27 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
     if !t.window_is_recording() {
         return (first, last);
     }
-    // Before the shim collects, nothing is known of the device.
+    // Before the shim of any of its processes collects, and after the last one stopped for good, nothing
+    // is known of the device.
+    let uses = |pid: Pid| gpu.users.iter().any(|u| u.0 == pid);
     let active = t
         .shims()
         .iter()
-        .filter(|s| s.state == crate::event::ShimState::Active)
-        .filter(|s| gpu.users.iter().any(|u| u.0 == s.pid))
+        .filter(|s| s.state == ShimState::Active && uses(s.pid))
         .map(|s| s.ts)
         .min();
+    let stopped = |pid: Pid| {
+        let ends = |b: &&Blind| {
+            b.pid == Some(pid) && b.why == BlindBecause::NotCollecting && b.to >= t.end()
+        };
+        t.blind().iter().find(ends).map_or(t.end(), |b| b.from)
+    };
+    let collected = gpu.users.iter().map(|u| stopped(u.0)).max();
+    let end = collected.unwrap_or(t.end()).max(last.min(t.end()));
     let start = active
         .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
         .min(first.max(t.start()));
-    (start, t.end().max(start))
+    (start, end.max(start))
 }
 
 type Window = (Nanos, Nanos);
@@ -140,7 +151,7 @@ fn explain_gpu(
     let listed = longest(&usage.gaps, options);
     let doubts = trust.doubts(t, gpu, &usage);
     let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::default();
+    let mut sums = Sums::new();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, gap) in usage.gaps.iter().enumerate() {
@@ -211,11 +222,7 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
 /// The thread of the last launch of an operation of this device.
 fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     let log = t.gpu();
-    let calls = gpu
-        .ops
-        .iter()
-        .filter_map(|op| op.call())
-        .map(|c| log.call_at(c));
+    let calls = gpu.ops.iter().filter_map(Op::call).map(|c| log.call_at(c));
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
 }
 
