@@ -1,7 +1,10 @@
 //! Which CUDA call a thread was in.
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
+
 use crate::analyse::cause::Cause;
+use crate::analyse::near::partition_near;
 use crate::model::api::Class;
 use crate::model::gpu::{Call, GpuLog};
 use crate::model::thread::Thread;
@@ -44,16 +47,20 @@ pub(super) struct Segment<'a> {
 
 /// The calls of one thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Calls<'a> {
+pub(super) struct Calls<'a, 'n> {
     gpu: &'a GpuLog,
     list: &'a [u32],
+    /// Place in the list that was looked up last.
+    near: &'n Cell<usize>,
 }
 
-impl<'a> Calls<'a> {
-    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread) -> Self {
+impl<'a, 'n> Calls<'a, 'n> {
+    /// `near` belongs to the thread, and begins at 0.
+    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread, near: &'n Cell<usize>) -> Self {
         Calls {
             gpu,
             list: thread.calls(),
+            near,
         }
     }
 
@@ -67,8 +74,11 @@ impl<'a> Calls<'a> {
 
     /// Number of calls that begin at or before `t`.
     fn begun(self, t: Nanos) -> usize {
-        self.list
-            .partition_point(|&c| self.gpu.calls()[c as usize].start <= t)
+        let begun = partition_near(self.list, self.near.get(), |&c| {
+            self.gpu.calls()[c as usize].start <= t
+        });
+        self.near.set(begun);
+        begun
     }
 
     /// `call`, or the nearest call around it, that is still going on at `t`.

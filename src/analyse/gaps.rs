@@ -342,6 +342,16 @@ pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
 /// Makes sure of what everything else relies on: pieces in order, disjoint, covering the gap. A hole
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
+    let same = |a: &Piece, b: &Piece| (a.cause, a.who, a.what) == (b.cause, b.who, b.what);
+    let sound = pieces.first().is_some_and(|p| p.start == gap.start)
+        && pieces.last().is_some_and(|p| p.end == gap.end)
+        && pieces.iter().all(|p| p.start < p.end)
+        && pieces
+            .windows(2)
+            .all(|w| w[0].end == w[1].start && !same(&w[0], &w[1]));
+    if sound {
+        return;
+    }
     let mut at = gap.start;
     let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
     let hole = |start, end| Piece {
@@ -353,9 +363,7 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
         stack: StackId::default(),
     };
     let add = |piece: Piece, settled: &mut Vec<Piece>| match settled.last_mut() {
-        Some(last) if (last.cause, last.who, last.what) == (piece.cause, piece.who, piece.what) => {
-            last.end = piece.end;
-        }
+        Some(last) if same(last, &piece) => last.end = piece.end,
         Some(_) | None => settled.push(piece),
     };
     for piece in pieces.iter() {

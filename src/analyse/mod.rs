@@ -14,6 +14,7 @@ mod device;
 mod evidence;
 mod gaps;
 mod intervals;
+mod near;
 mod partition;
 mod quality;
 pub mod report;
@@ -70,12 +71,12 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     let mut gpus = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
         let usage = device_usage(t, gpu);
+        if options.gpu.is_none_or(|wanted| wanted == index) {
+            gpus.push(explain_gpu(&engine, &trust, index, gpu, &usage, options));
+        }
         for (pid, _) in &gpu.users {
             let list = idle.entry(*pid).or_default();
             list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
-        }
-        if options.gpu.is_none_or(|wanted| wanted == index) {
-            gpus.push(explain_gpu(&engine, &trust, index, gpu, usage, options));
         }
     }
     let idle = idle
@@ -125,7 +126,7 @@ fn explain_gpu(
     trust: &Trust,
     index: u32,
     gpu: &Gpu,
-    ((from, to), usage): (Window, busy::Usage),
+    ((from, to), usage): &(Window, busy::Usage),
     options: &Options,
 ) -> report::Gpu {
     let t = engine.t;
@@ -135,10 +136,13 @@ fn explain_gpu(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap: options.min_gap,
-        last_launcher: last_launcher(t, gpu),
+        last_launcher: match usage.gaps.last() {
+            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
+            Some(_) | None => None,
+        },
     };
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, &usage);
+    let doubts = trust.doubts(t, gpu, usage);
     let mut doubts = doubts.iter().peekable();
     let mut sums = Sums::default();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
@@ -173,8 +177,8 @@ fn explain_gpu(
         index,
         name: t.name(gpu.name).to_string(),
         uuid: t.name(gpu.uuid).to_string(),
-        window_start: from,
-        window_end: to,
+        window_start: *from,
+        window_end: *to,
         busy: sound.then_some(usage.busy),
         idle: sound.then_some(idle),
         idle_explained: sound.then_some(idle_explained),
@@ -186,7 +190,7 @@ fn explain_gpu(
         drain: if gpu.ops.is_empty() {
             Nanos::ZERO
         } else {
-            t.end().saturating_sub(to)
+            t.end().saturating_sub(*to)
         },
         usual_lead: explainer.usual_lead,
         causes,
@@ -200,8 +204,10 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
     let mut long: Vec<usize> = (0..gaps.len())
         .filter(|&i| gaps[i].len() >= options.min_gap)
         .collect();
-    long.sort_by_key(|&i| (std::cmp::Reverse(gaps[i].len()), i));
-    if let Some(most) = options.gaps {
+    if let Some(most) = options.gaps.filter(|&most| most < long.len()) {
+        if most > 0 {
+            long.select_nth_unstable_by_key(most - 1, |&i| (std::cmp::Reverse(gaps[i].len()), i));
+        }
         long.truncate(most);
     }
     long.sort_unstable();

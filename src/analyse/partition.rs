@@ -6,6 +6,7 @@
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
@@ -64,6 +65,8 @@ pub(super) struct Engine<'a> {
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
+    /// By thread: the call that was looked up last. Gaps are explained in order of time.
+    near: Vec<Cell<usize>>,
 }
 
 /// By thread, and for records that name no thread by process.
@@ -153,11 +156,13 @@ impl<'a> Engine<'a> {
                         | OverheadKind::LazyFunctionLoading
                 )
             }),
+            near: vec![Cell::new(0); t.threads().count()],
         }
     }
 
-    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a> {
-        Calls::of(self.t.gpu(), self.t.thread(thread))
+    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a, '_> {
+        let near = &self.near[thread.0 as usize];
+        Calls::of(self.t.gpu(), self.t.thread(thread), near)
     }
 
     /// Explains `[from, to)` of a thread; the pieces cover it in order.

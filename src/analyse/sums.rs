@@ -28,7 +28,31 @@ struct CauseSum {
     total: Nanos,
     gaps: u64,
     last_gap: Option<usize>,
-    shares: FxHashMap<(Option<Who>, What), Share>,
+    shares: Vec<Share>,
+    /// Number of the share in `shares`.
+    index: FxHashMap<(Option<Who>, What), usize>,
+    /// The share that was added to last: mostly it is the next one as well.
+    last: usize,
+}
+
+impl CauseSum {
+    fn share(&mut self, piece: &Piece) -> &mut Share {
+        let key = (piece.who, piece.what);
+        let is_last = self.shares.get(self.last).map(|s| (s.who, s.what)) == Some(key);
+        if !is_last {
+            self.last = *self.index.entry(key).or_insert_with(|| {
+                self.shares.push(Share {
+                    who: piece.who,
+                    what: piece.what,
+                    total: Nanos::ZERO,
+                    count: 0,
+                    longest: *piece,
+                });
+                self.shares.len() - 1
+            });
+        }
+        &mut self.shares[self.last]
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,13 +69,7 @@ impl Sums {
             sum.last_gap = Some(gap);
             sum.gaps += 1;
         }
-        let share = sum.shares.entry((piece.who, piece.what)).or_insert(Share {
-            who: piece.who,
-            what: piece.what,
-            total: Nanos::ZERO,
-            count: 0,
-            longest: *piece,
-        });
+        let share = sum.share(piece);
         share.total += piece.len();
         share.count += 1;
         if piece.len() > share.longest.len() {
@@ -67,7 +85,7 @@ impl Sums {
             .map(|(cause, sum)| {
                 let mut shares: Vec<(Share, Blame)> = sum
                     .shares
-                    .into_values()
+                    .into_iter()
                     .map(|s| {
                         let blame = Blame {
                             who: s.who.map(|w| thread_ref(t, w)),
