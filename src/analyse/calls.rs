@@ -1,12 +1,10 @@
 //! Which CUDA call a thread was in.
 #![forbid(unsafe_code)]
 
-use std::cell::Cell;
-
 use crate::analyse::cause::Cause;
-use crate::analyse::near::partition_near;
 use crate::model::api::Class;
 use crate::model::gpu::{Call, GpuLog};
+use crate::model::search::Hint;
 use crate::model::thread::Thread;
 use crate::units::Nanos;
 
@@ -45,22 +43,26 @@ pub(super) struct Segment<'a> {
     pub(super) call: Option<&'a Call>,
 }
 
-/// The calls of one thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Calls<'a, 'n> {
-    gpu: &'a GpuLog,
-    list: &'a [u32],
-    /// Place in the list that was looked up last.
-    near: &'n Cell<usize>,
+impl Segment<'_> {
+    pub(super) fn part(self, start: Nanos, end: Nanos) -> Self {
+        Segment { start, end, ..self }
+    }
 }
 
-impl<'a, 'n> Calls<'a, 'n> {
-    /// `near` belongs to the thread, and begins at 0.
-    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread, near: &'n Cell<usize>) -> Self {
+/// The calls of one thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calls<'a> {
+    gpu: &'a GpuLog,
+    list: &'a [u32],
+    hint: &'a Hint,
+}
+
+impl<'a> Calls<'a> {
+    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread, hint: &'a Hint) -> Self {
         Calls {
             gpu,
             list: thread.calls(),
-            near,
+            hint,
         }
     }
 
@@ -74,11 +76,9 @@ impl<'a, 'n> Calls<'a, 'n> {
 
     /// Number of calls that begin at or before `t`.
     fn begun(self, t: Nanos) -> usize {
-        let begun = partition_near(self.list, self.near.get(), |&c| {
-            self.gpu.calls()[c as usize].start <= t
-        });
-        self.near.set(begun);
-        begun
+        let calls = self.gpu.calls();
+        self.hint
+            .partition_point(self.list.len(), |i| calls[self.list[i] as usize].start <= t)
     }
 
     /// `call`, or the nearest call around it, that is still going on at `t`.

@@ -278,10 +278,14 @@ impl<'a> Explainer<'a> {
     /// The first running after a synchronising call is still its price.
     fn charge_refill(&self, gap: &Gap, dispatcher: ThreadIdx, pieces: &mut Vec<Piece>) {
         let first = pieces.iter().position(|p| p.cause == Cause::Sync);
-        let (mut i, what) = match first {
-            Some(first) => (first + 1, pieces[first].what),
+        let (mut i, thread, what) = match first {
+            Some(first) => {
+                let sync = pieces[first];
+                let thread = sync.who.map_or(dispatcher, |w| w.thread);
+                (first + 1, thread, sync.what)
+            }
             None => match self.just_synchronised(gap, dispatcher) {
-                Some(call) => (0, What::In(call.api())),
+                Some(call) => (0, dispatcher, What::In(call.api())),
                 None => return,
             },
         };
@@ -289,7 +293,7 @@ impl<'a> Explainer<'a> {
         while i < pieces.len() && left > 0 {
             let piece = pieces[i];
             let own = matches!(piece.cause, Cause::LaunchBound | Cause::Compute)
-                && piece.who.is_some_and(|w| w.thread == dispatcher);
+                && piece.who.is_some_and(|w| w.thread == thread);
             if own {
                 let len = piece.len().0;
                 let charged = Piece {
@@ -342,18 +346,25 @@ pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
 /// Makes sure of what everything else relies on: pieces in order, disjoint, covering the gap. A hole
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
-    let same = |a: &Piece, b: &Piece| (a.cause, a.who, a.what) == (b.cause, b.who, b.what);
-    let sound = pieces.first().is_some_and(|p| p.start == gap.start)
-        && pieces.last().is_some_and(|p| p.end == gap.end)
-        && pieces.iter().all(|p| p.start < p.end)
-        && pieces
-            .windows(2)
-            .all(|w| w[0].end == w[1].start && !same(&w[0], &w[1]));
-    if sound {
-        return;
-    }
     let mut at = gap.start;
-    let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
+    let exact = pieces.iter().all(|p| {
+        let follows = p.start == at && p.start < p.end;
+        at = p.end;
+        follows
+    }) && at == gap.end;
+    if !exact {
+        *pieces = cover(gap, pieces);
+    }
+    pieces.dedup_by(|later, first| {
+        let same = (later.cause, later.who, later.what) == (first.cause, first.who, first.what);
+        if same {
+            first.end = later.end;
+        }
+        same
+    });
+}
+
+fn cover(gap: &Gap, pieces: &[Piece]) -> Vec<Piece> {
     let hole = |start, end| Piece {
         start,
         end,
@@ -362,30 +373,25 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
         what: What::Nothing,
         stack: StackId::default(),
     };
-    let add = |piece: Piece, settled: &mut Vec<Piece>| match settled.last_mut() {
-        Some(last) if same(last, &piece) => last.end = piece.end,
-        Some(_) | None => settled.push(piece),
-    };
-    for piece in pieces.iter() {
+    let mut at = gap.start;
+    let mut covering = Vec::with_capacity(pieces.len() + 1);
+    for piece in pieces {
         let (start, end) = (piece.start.max(at), piece.end.min(gap.end));
         if start >= end {
             continue;
         }
         if at < start {
-            add(hole(at, start), &mut settled);
+            covering.push(hole(at, start));
         }
-        add(
-            Piece {
-                start,
-                end,
-                ..*piece
-            },
-            &mut settled,
-        );
+        covering.push(Piece {
+            start,
+            end,
+            ..*piece
+        });
         at = end;
     }
     if at < gap.end {
-        add(hole(at, gap.end), &mut settled);
+        covering.push(hole(at, gap.end));
     }
-    *pieces = settled;
+    covering
 }

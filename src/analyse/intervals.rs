@@ -1,15 +1,22 @@
 //! Sets of time, as sorted intervals that do not touch.
 #![forbid(unsafe_code)]
 
-use crate::analyse::near::partition_near;
+use crate::model::search::Hint;
 use crate::units::Nanos;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     /// Sorted and disjoint, none empty.
     list: Vec<(Nanos, Nanos)>,
     /// Total length of the intervals before each one.
     before: Vec<u64>,
+    hint: Hint,
+}
+
+impl PartialEq for Intervals {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
 }
 
 impl Intervals {
@@ -17,20 +24,24 @@ impl Intervals {
     pub(super) fn union_of(mut list: Vec<(Nanos, Nanos)>) -> Self {
         list.retain(|(from, to)| from < to);
         list.sort_unstable();
-        list.dedup_by(|next, last| {
-            let touches = next.0 <= last.1;
-            if touches {
-                last.1 = last.1.max(next.1);
+        let mut union: Vec<(Nanos, Nanos)> = Vec::with_capacity(list.len());
+        for (from, to) in list {
+            match union.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                Some(_) | None => union.push((from, to)),
             }
-            touches
-        });
-        let mut before = Vec::with_capacity(list.len());
+        }
+        let mut before = Vec::with_capacity(union.len());
         let mut total = 0;
-        for (from, to) in &list {
+        for (from, to) in &union {
             before.push(total);
             total += to.0 - from.0;
         }
-        Intervals { list, before }
+        Intervals {
+            list: union,
+            before,
+            hint: Hint::default(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,7 +54,9 @@ impl Intervals {
         from: Nanos,
         to: Nanos,
     ) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
-        let first = self.list.partition_point(|i| i.1 <= from);
+        let first = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].1 <= from);
         self.list[first..]
             .iter()
             .take_while(move |i| i.0 < to)
@@ -56,19 +69,19 @@ impl Intervals {
     }
 
     /// How much of the set lies before `t`.
-    fn total_before(&self, t: Nanos, near: &mut usize) -> u64 {
-        *near = partition_near(&self.list, *near, |i| i.0 < t);
-        match near.checked_sub(1) {
+    fn total_before(&self, t: Nanos) -> u64 {
+        let i = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].0 < t);
+        match i.checked_sub(1) {
             Some(last) => self.before[last] + (self.list[last].1.min(t).0 - self.list[last].0 .0),
             None => 0,
         }
     }
 
-    /// How much of `[from, to)` is in the set. `near` is kept from one question to the next, which is
-    /// answered at once when it is about nearly the same time.
-    pub(super) fn total_in(&self, from: Nanos, to: Nanos, near: &mut usize) -> Nanos {
-        let before = self.total_before(from, near);
-        Nanos(self.total_before(to.max(from), near) - before)
+    /// How much of `[from, to)` is in the set.
+    pub(super) fn total_in(&self, from: Nanos, to: Nanos) -> Nanos {
+        Nanos(self.total_before(to.max(from)) - self.total_before(from))
     }
 
     /// Cuts `[from, to)` into pieces inside and outside of the set, in order.
@@ -104,14 +117,13 @@ mod tests {
     #[test]
     fn totals_and_pieces_agree() {
         let s = set(&[(1, 4), (6, 8)]);
-        let mut near = 0;
         for from in 0..10 {
             for to in from..10 {
                 let sum: u64 = s
                     .within(Nanos(from), Nanos(to))
                     .map(|(a, b)| b.0 - a.0)
                     .sum();
-                assert_eq!(s.total_in(Nanos(from), Nanos(to), &mut near).0, sum);
+                assert_eq!(s.total_in(Nanos(from), Nanos(to)).0, sum);
                 let mut pieces = 0;
                 s.cut(Nanos(from), Nanos(to), |a, b, _| pieces += b.0 - a.0);
                 assert_eq!(pieces, to - from);

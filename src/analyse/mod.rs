@@ -14,7 +14,6 @@ mod device;
 mod evidence;
 mod gaps;
 mod intervals;
-mod near;
 mod partition;
 mod quality;
 pub mod report;
@@ -26,11 +25,11 @@ mod waits;
 mod walk;
 mod what;
 
-use crate::event::{CopyKind, NameId, OpKind, Pid};
+use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::{Call, Gpu, Op};
 use crate::model::thread::ThreadIdx;
-use crate::model::{api, Timeline};
+use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};
 
 use busy::Gap;
@@ -71,12 +70,14 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     let mut gpus = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
         let usage = device_usage(t, gpu);
-        if options.gpu.is_none_or(|wanted| wanted == index) {
-            gpus.push(explain_gpu(&engine, &trust, index, gpu, &usage, options));
-        }
-        for (pid, _) in &gpu.users {
+        // Where idle time cannot be told, no call overlaps it.
+        let told = trust.is_sound(t, gpu);
+        for (pid, _) in gpu.users.iter().filter(|_| told) {
             let list = idle.entry(*pid).or_default();
             list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
+        }
+        if options.gpu.is_none_or(|wanted| wanted == index) {
+            gpus.push(explain_gpu(&engine, &trust, index, gpu, usage, options));
         }
     }
     let idle = idle
@@ -100,18 +101,27 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
     if !t.window_is_recording() {
         return (first, last);
     }
-    // Before the shim collects, nothing is known of the device.
+    // Before the shim of any of its processes collects, and after the last one stopped for good, nothing
+    // is known of the device.
+    let uses = |pid: Pid| gpu.users.iter().any(|u| u.0 == pid);
     let active = t
         .shims()
         .iter()
-        .filter(|s| s.state == crate::event::ShimState::Active)
-        .filter(|s| gpu.users.iter().any(|u| u.0 == s.pid))
+        .filter(|s| s.state == ShimState::Active && uses(s.pid))
         .map(|s| s.ts)
         .min();
+    let stopped = |pid: Pid| {
+        let ends = |b: &&Blind| {
+            b.pid == Some(pid) && b.why == BlindBecause::NotCollecting && b.to >= t.end()
+        };
+        t.blind().iter().find(ends).map_or(t.end(), |b| b.from)
+    };
+    let collected = gpu.users.iter().map(|u| stopped(u.0)).max();
+    let end = collected.unwrap_or(t.end()).max(last.min(t.end()));
     let start = active
         .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
         .min(first.max(t.start()));
-    (start, t.end().max(start))
+    (start, end.max(start))
 }
 
 type Window = (Nanos, Nanos);
@@ -126,7 +136,7 @@ fn explain_gpu(
     trust: &Trust,
     index: u32,
     gpu: &Gpu,
-    ((from, to), usage): &(Window, busy::Usage),
+    ((from, to), usage): (Window, busy::Usage),
     options: &Options,
 ) -> report::Gpu {
     let t = engine.t;
@@ -136,15 +146,12 @@ fn explain_gpu(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap: options.min_gap,
-        last_launcher: match usage.gaps.last() {
-            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
-            Some(_) | None => None,
-        },
+        last_launcher: last_launcher(t, gpu),
     };
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, usage);
+    let doubts = trust.doubts(t, gpu, &usage);
     let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::default();
+    let mut sums = Sums::new();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, gap) in usage.gaps.iter().enumerate() {
@@ -177,8 +184,8 @@ fn explain_gpu(
         index,
         name: t.name(gpu.name).to_string(),
         uuid: t.name(gpu.uuid).to_string(),
-        window_start: *from,
-        window_end: *to,
+        window_start: from,
+        window_end: to,
         busy: sound.then_some(usage.busy),
         idle: sound.then_some(idle),
         idle_explained: sound.then_some(idle_explained),
@@ -190,7 +197,7 @@ fn explain_gpu(
         drain: if gpu.ops.is_empty() {
             Nanos::ZERO
         } else {
-            t.end().saturating_sub(*to)
+            t.end().saturating_sub(to)
         },
         usual_lead: explainer.usual_lead,
         causes,
@@ -204,10 +211,8 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
     let mut long: Vec<usize> = (0..gaps.len())
         .filter(|&i| gaps[i].len() >= options.min_gap)
         .collect();
-    if let Some(most) = options.gaps.filter(|&most| most < long.len()) {
-        if most > 0 {
-            long.select_nth_unstable_by_key(most - 1, |&i| (std::cmp::Reverse(gaps[i].len()), i));
-        }
+    long.sort_by_key(|&i| (std::cmp::Reverse(gaps[i].len()), i));
+    if let Some(most) = options.gaps {
         long.truncate(most);
     }
     long.sort_unstable();
@@ -217,11 +222,7 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
 /// The thread of the last launch of an operation of this device.
 fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     let log = t.gpu();
-    let calls = gpu
-        .ops
-        .iter()
-        .filter_map(|op| op.call())
-        .map(|c| log.call_at(c));
+    let calls = gpu.ops.iter().filter_map(Op::call).map(|c| log.call_at(c));
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
 }
 

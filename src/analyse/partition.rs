@@ -6,7 +6,6 @@
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
@@ -20,6 +19,7 @@ use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::gpu::Call;
 use crate::model::names::Traits;
+use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -61,12 +61,11 @@ pub(super) struct Engine<'a> {
     pub(super) launching: HashSet<Pid, BuildHasherDefault<FxHasher>>,
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
+    near_call: Hint,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
-    /// By thread: the call that was looked up last. Gaps are explained in order of time.
-    near: Vec<Cell<usize>>,
 }
 
 /// By thread, and for records that name no thread by process.
@@ -140,6 +139,7 @@ impl<'a> Engine<'a> {
             launching,
             lost_anywhere: spans(&|_| true),
             lost_on,
+            near_call: Hint::default(),
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,
@@ -156,13 +156,11 @@ impl<'a> Engine<'a> {
                         | OverheadKind::LazyFunctionLoading
                 )
             }),
-            near: vec![Cell::new(0); t.threads().count()],
         }
     }
 
-    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a, '_> {
-        let near = &self.near[thread.0 as usize];
-        Calls::of(self.t.gpu(), self.t.thread(thread), near)
+    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'_> {
+        Calls::of(self.t.gpu(), self.t.thread(thread), &self.near_call)
     }
 
     /// Explains `[from, to)` of a thread; the pieces cover it in order.
@@ -307,10 +305,9 @@ impl<'a> Engine<'a> {
 
     /// Running, and not interrupted.
     fn own_time(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
-        self.calls(task.thread).segments(from, to, |seg| {
-            if let Some((cause, what)) = self.in_call(task, seg) {
-                self.push(task, seg.start, seg.end, cause, what, out);
-                return;
+        self.by_call(task, from, to, |seg, in_call| {
+            if let Some((cause, what)) = in_call {
+                return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
             for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
@@ -326,18 +323,39 @@ impl<'a> Engine<'a> {
         });
     }
 
-    /// The cause that being inside a CUDA call is, if it is one.
-    fn in_call(&self, task: Task, seg: Segment<'_>) -> Option<(Cause, What)> {
-        let call = seg.call?;
-        if let Some(cause) = calls::cause_of(call) {
-            return Some((cause, What::In(call.api())));
-        }
-        // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
-        let found = self.overheads_in(&self.loading, task.thread, seg.start, seg.end);
-        let loading = found
-            .iter()
-            .find(|o| o.start <= seg.start && seg.start < o.end)?;
-        Some((Cause::ModuleLoad, What::Overhead(loading.kind)))
+    /// Divides a part of the thread's time by what being inside a CUDA call makes of it; `None` leaves
+    /// it to what the thread did otherwise.
+    fn by_call(
+        &self,
+        task: Task,
+        from: Nanos,
+        to: Nanos,
+        mut each: impl FnMut(Segment<'_>, Option<(Cause, What)>),
+    ) {
+        self.calls(task.thread).segments(from, to, |seg| {
+            let Some(call) = seg.call else {
+                return each(seg, None);
+            };
+            if let Some(cause) = calls::cause_of(call) {
+                return each(seg, Some((cause, What::In(call.api()))));
+            }
+            // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
+            let mut at = seg.start;
+            for o in self.overheads_in(&self.loading, task.thread, seg.start, seg.end) {
+                let (start, end) = (o.start.max(at), o.end.min(seg.end));
+                if start < end {
+                    if at < start {
+                        each(seg.part(at, start), None);
+                    }
+                    let found = Some((Cause::ModuleLoad, What::Overhead(o.kind)));
+                    each(seg.part(start, end), found);
+                    at = end;
+                }
+            }
+            if at < seg.end {
+                each(seg.part(at, seg.end), None);
+            }
+        });
     }
 
     fn own_code(
@@ -349,8 +367,8 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let (cause, what) = match (task.role, call) {
-            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Say("running")),
-            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Say("running")),
+            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Working),
+            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Working),
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
@@ -474,6 +492,11 @@ impl<'a> Engine<'a> {
         (cause, What::Ran(who))
     }
 
+    /// One of our own processes, or the shim's thread.
+    pub(super) fn is_gdiag(&self, who: Who) -> bool {
+        is_gdiag(self.t.comm(who))
+    }
+
     fn same_job(&self, a: Who, b: Who) -> bool {
         let t = self.t;
         if t.pid(a) == t.pid(b) {
@@ -540,9 +563,9 @@ impl<'a> Engine<'a> {
                 out,
             );
         }
-        self.calls(task.thread).segments(s.start, s.end, |seg| {
+        self.by_call(task, s.start, s.end, |seg, in_call| {
             let part = s.part(seg.start, seg.end);
-            match self.in_call(task, seg) {
+            match in_call {
                 Some((cause, what)) => {
                     self.push_stack(task, seg.start, seg.end, cause, what, asleep.stack, out);
                 }

@@ -209,7 +209,10 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
         if call.has_op() {
             coverage.expected += 1;
             coverage.came_back += 1;
-        } else if captured.overlaps(call.start, call.end.max(Nanos(call.start.0 + 1))) {
+        } else if captured.overlaps(
+            call.start,
+            call.end.max(Nanos(call.start.0.saturating_add(1))),
+        ) {
             // Put into a graph, not on the device.
         } else if last_back.is_some_and(|last| i > last) {
             coverage.pending = coverage.pending.or(Some(call.start));

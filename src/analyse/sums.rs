@@ -28,48 +28,37 @@ struct CauseSum {
     total: Nanos,
     gaps: u64,
     last_gap: Option<usize>,
-    shares: Vec<Share>,
-    /// Number of the share in `shares`.
-    index: FxHashMap<(Option<Who>, What), usize>,
-    /// The share that was added to last: mostly it is the next one as well.
-    last: usize,
+    shares: FxHashMap<(Option<Who>, What), Share>,
 }
 
-impl CauseSum {
-    fn share(&mut self, piece: &Piece) -> &mut Share {
-        let key = (piece.who, piece.what);
-        let is_last = self.shares.get(self.last).map(|s| (s.who, s.what)) == Some(key);
-        if !is_last {
-            self.last = *self.index.entry(key).or_insert_with(|| {
-                self.shares.push(Share {
-                    who: piece.who,
-                    what: piece.what,
-                    total: Nanos::ZERO,
-                    count: 0,
-                    longest: *piece,
-                });
-                self.shares.len() - 1
-            });
-        }
-        &mut self.shares[self.last]
-    }
-}
-
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Sums {
-    causes: FxHashMap<Cause, CauseSum>,
+    /// In the order of [`Cause::ALL`].
+    causes: Vec<CauseSum>,
 }
 
 impl Sums {
+    pub(super) fn new() -> Self {
+        Sums {
+            causes: vec![CauseSum::default(); Cause::ALL.len()],
+        }
+    }
+
     /// `gap` is the number of the gap that the piece is part of.
     pub(super) fn add(&mut self, gap: usize, piece: &Piece) {
-        let sum = self.causes.entry(piece.cause).or_default();
+        let sum = &mut self.causes[piece.cause as usize];
         sum.total += piece.len();
         if sum.last_gap != Some(gap) {
             sum.last_gap = Some(gap);
             sum.gaps += 1;
         }
-        let share = sum.share(piece);
+        let share = sum.shares.entry((piece.who, piece.what)).or_insert(Share {
+            who: piece.who,
+            what: piece.what,
+            total: Nanos::ZERO,
+            count: 0,
+            longest: *piece,
+        });
         share.total += piece.len();
         share.count += 1;
         if piece.len() > share.longest.len() {
@@ -79,13 +68,15 @@ impl Sums {
 
     /// Most time first; equal times in the order of the vocabulary.
     pub(super) fn rows(self, t: &Timeline, idle: Nanos) -> Vec<CauseRow> {
-        let mut rows: Vec<CauseRow> = self
-            .causes
-            .into_iter()
+        let mut rows: Vec<CauseRow> = Cause::ALL
+            .iter()
+            .copied()
+            .zip(self.causes)
+            .filter(|(_, sum)| sum.gaps > 0)
             .map(|(cause, sum)| {
                 let mut shares: Vec<(Share, Blame)> = sum
                     .shares
-                    .into_iter()
+                    .into_values()
                     .map(|s| {
                         let blame = Blame {
                             who: s.who.map(|w| thread_ref(t, w)),

@@ -24,22 +24,23 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
             continue;
         }
         // One row for each thread that had the id, not one for each name that it had.
-        let mut rows_of: BTreeMap<(u32, u64), (Thread, Nanos)> = BTreeMap::new();
+        let mut rows_of: BTreeMap<(u32, u64), Thread> = BTreeMap::new();
         for s in thread.states(start, end) {
             let who = t.who(idx, s.start);
             let birth = t.identity(who).map_or(0, |i| i.start.0);
-            let (row, last) = rows_of.entry((t.pid(who).0, birth)).or_insert_with(|| {
-                let row = Thread {
+            let row = rows_of
+                .entry((t.pid(who).0, birth))
+                .or_insert_with(|| Thread {
                     who: thread_ref(t, who),
                     dispatcher: thread.launches > 0,
                     run: Nanos::ZERO,
                     runq: Nanos::ZERO,
                     blocked: Nanos::ZERO,
                     launches: thread.launches,
-                };
-                (row, s.end)
-            });
-            *last = s.end.saturating_sub(Nanos(1));
+                });
+            row.who.comm = t
+                .comm(t.who(idx, s.end.saturating_sub(Nanos(1))))
+                .to_string();
             match s.state {
                 State::Running { .. } => add(&mut row.run, s.len()),
                 State::Runnable { .. } => add(&mut row.runq, s.len()),
@@ -47,11 +48,7 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
                 State::Unknown | State::Exited => {}
             }
         }
-        rows.extend(rows_of.into_values().map(|(mut row, last)| {
-            // Its last name.
-            row.who.comm = t.comm(t.who(idx, last)).to_string();
-            row
-        }));
+        rows.extend(rows_of.into_values());
     }
     rows.sort_by_key(|r| {
         let waited = (std::cmp::Reverse(r.runq), std::cmp::Reverse(r.blocked));
@@ -114,7 +111,6 @@ pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call>
     let mut rows: FxHashMap<Api, Call> = FxHashMap::default();
     for pid in t.gpu().calling_pids() {
         let idle = idle.get(&pid).unwrap_or(&none);
-        let mut near = 0;
         for index in t.gpu().calls_of(pid) {
             let call = t.gpu().call_at(index);
             let len = call.end.saturating_sub(call.start);
@@ -129,10 +125,7 @@ pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call>
             add(&mut row.total, len);
             row.max = row.max.max(len);
             if !idle.is_empty() {
-                add(
-                    &mut row.idle_overlap,
-                    idle.total_in(call.start, call.end, &mut near),
-                );
+                add(&mut row.idle_overlap, idle.total_in(call.start, call.end));
             }
         }
     }

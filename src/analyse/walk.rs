@@ -114,11 +114,18 @@ impl Engine<'_> {
         if task.depth == 0 {
             return self.unfinished(task, s, asleep, Cause::Other, out);
         }
+        // A thread that launches work itself is judged like the dispatcher.
+        let role = if helper.launches > 0 {
+            Role::Dispatcher
+        } else {
+            Role::Helper {
+                loader: self.is_loader(task.thread, waker, s)
+                    || self.waits_for_loader(task.thread, waker, s),
+            }
+        };
         let helper = Task {
             thread: waker.thread,
-            role: Role::Helper {
-                loader: self.is_loader(task.thread, waker, s),
-            },
+            role,
             depth: task.depth - 1,
         };
         self.explain(helper, s.start, s.end, out);
@@ -131,22 +138,26 @@ impl Engine<'_> {
         };
         let me = self.t.pid(self.t.who(task.thread, s.start));
         let same_process = self.t.pid(holder) == me;
-        if self.is_loader(task.thread, holder, s)
-            || (same_process && self.waits_for_loader(task.thread, holder, s))
-        {
-            return self.through(task, s, asleep, holder, Cause::Other, out);
-        }
-        if !same_process {
+        let cause = if self.is_gdiag(holder) {
+            Cause::Observer
+        } else if self.is_interpreter_lock(task.thread, s) {
+            Cause::Gil
+        } else {
+            Cause::Lock
+        };
+        // Threads that launch hand work to each other, as the autograd thread and its caller do: asleep
+        // outside of any call, they wait for that and not for a lock. So do those that wait
+        // for a loader; and another process cannot hold a lock of this one.
+        let in_call = self.calls(task.thread).innermost(s.start).is_some();
+        let hands_over = self.t.thread(holder.thread).launches > 0 && !in_call;
+        let delivers = self.is_loader(task.thread, holder, s)
+            || (same_process && self.waits_for_loader(task.thread, holder, s));
+        if cause == Cause::Lock && (hands_over || delivers || !same_process) {
             return self.through(task, s, asleep, holder, Cause::Other, out);
         }
         let what = What::Lock {
             holder: Some(holder),
             object: asleep.object,
-        };
-        let cause = if self.is_interpreter_lock(task.thread, s) {
-            Cause::Gil
-        } else {
-            Cause::Lock
         };
         self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
     }

@@ -41,6 +41,8 @@ pub(super) enum Stop {
 pub(super) enum What {
     Nothing,
     Say(&'static str),
+    /// Running while the dispatcher waited for it.
+    Working,
     /// In this call.
     In(Api),
     /// In its own code, on the way to this call.
@@ -76,6 +78,7 @@ impl What {
         match self {
             What::Nothing => String::new(),
             What::Say(text) => text.to_string(),
+            What::Working => "running".to_string(),
             What::In(call) => api::name(call).into_owned(),
             What::Before(call) => format!("own code before {}", api::name(call)),
             What::Ran(who) => describe(t, who),

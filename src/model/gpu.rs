@@ -54,7 +54,7 @@ impl Op {
         (self.call != NO_CALL).then_some(CallIdx(self.call))
     }
 
-    /// The first to start of all operations of its call: a graph launch starts many.
+    /// The first to start of the operations of its call on this device: a graph launch starts many.
     pub fn is_first_of_call(&self) -> bool {
         self.flags & Op::FIRST_OF_CALL != 0
     }
@@ -172,9 +172,11 @@ pub struct Call {
     outer: u32,
     pub class: Class,
     flags: u8,
+    /// One more than the number of the device whose operations were matched last.
+    matched: u16,
 }
 
-const _: () = assert!(std::mem::size_of::<Call>() <= 40);
+const _: () = assert!(std::mem::size_of::<Call>() == 32);
 
 const DRIVER: u32 = 1 << 31;
 
@@ -391,6 +393,7 @@ impl GpuLog {
             outer: NO_CALL,
             class,
             flags: if e.result == 0 { 0 } else { Call::FAILED },
+            matched: 0,
         });
         self.correlations
             .entry(e.pid)
@@ -464,7 +467,7 @@ impl GpuLog {
     }
 
     fn match_ops(&mut self) {
-        for slot in &mut self.slots {
+        for (number, slot) in (1..).zip(&mut self.slots) {
             // Mostly they come in order of time already.
             slot.ops.sort_by_key(|o| (o.start, o.end));
             let pairs = self
@@ -477,7 +480,7 @@ impl GpuLog {
                 match found.map(|first| launch_before(pairs, first, op, &self.calls)) {
                     Some(call) => {
                         op.call = call;
-                        note_op(&mut self.calls[call as usize], op);
+                        note_op(&mut self.calls[call as usize], op, number);
                     }
                     None => self.unmatched += 1,
                 }
@@ -653,8 +656,9 @@ fn launch_before(pairs: &[(CorrelationId, u32)], first: usize, op: &Op, calls: &
 /// An operation may seem to start this much before its launch call: error of the clock conversion.
 const EARLY_START: u64 = 20_000;
 
-fn note_op(call: &mut Call, op: &mut Op) {
-    if call.flags & Call::HAS_OP == 0 {
+fn note_op(call: &mut Call, op: &mut Op, device: u16) {
+    if call.matched != device {
+        call.matched = device;
         op.flags |= Op::FIRST_OF_CALL;
     }
     call.flags |= Call::HAS_OP;

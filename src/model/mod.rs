@@ -11,6 +11,7 @@ pub mod cpu;
 pub mod fxhash;
 pub mod gpu;
 pub mod names;
+pub mod search;
 pub mod syscall;
 pub mod thread;
 mod tids;

@@ -486,7 +486,9 @@ impl Thread {
         /// The wait's start is taken in the same probe as the switch; this is slack for rounding.
         const SLACK: u64 = 5_000;
         let start = stretch.span.0;
-        let i = self.waits.partition_point(|w| w.start.0 + SLACK < start.0);
+        let i = self
+            .waits
+            .partition_point(|w| w.start.0.saturating_add(SLACK) < start.0);
         self.waits[i..]
             .iter()
             .take_while(|w| w.start.0 <= start.0.saturating_add(SLACK))
@@ -613,7 +615,7 @@ impl<F: Fn(u16) -> bool> Builder<F> {
                 MarkKind::Wake => self.woken(mark),
                 MarkKind::New => self.push(mark, SpanKind::New),
                 MarkKind::SeenRunning | MarkKind::SeenRunnable | MarkKind::SeenOff => {
-                    self.seen(mark)
+                    self.seen(mark);
                 }
                 MarkKind::Exit => self.push(mark, SpanKind::Exited),
             }
