@@ -113,7 +113,7 @@ fn makes_a_gap(injection: &str, cause: &str, least: f64, env: &[(&str, &str)]) {
         return;
     };
     assert_eq!(outcome.causes, [cause]);
-    assert!(outcome.total >= 2_000_000, "{}", outcome.total);
+    assert!(outcome.total >= 2_000_000, "{injection}: {}", outcome.total);
     let share = outcome.idle_share();
     assert!(
         share >= least,
