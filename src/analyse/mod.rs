@@ -3,7 +3,7 @@
 //! For each device: the union of its operations ([`busy`]), then every gap by the lead rule
 //! ([`gaps`]): the host's share is what the launching thread did ([`partition`], [`waits`],
 //! [`walk`]), the rest is the device's own delay ([`device`]). Before that, [`quality`] says
-//! which records can be believed. The rules and their order are in `causes.md`.
+//! which records can be believed.
 #![forbid(unsafe_code)]
 
 mod busy;
@@ -17,6 +17,7 @@ mod intervals;
 mod partition;
 mod quality;
 pub mod report;
+mod series;
 mod sums;
 mod tables;
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What a thread did, nanosecond by nanosecond, and which cause that is.
 //!
-//! The order of the decisions is that of "Rules of attribution" in `causes.md`: lost records,
-//! the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
+//! The first that matches decides: lost records, the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
 //! CUDA call, asleep, in its own code. A wait that only passes on somebody else's lateness
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
@@ -419,12 +418,13 @@ impl<'a> Engine<'a> {
         let thread = self.t.thread(task.thread);
         // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
         let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
-        for ran in log.ran(s.start, s.end) {
+        // Its own switch-out is recorded; a waking is not a switch, and what came before it may be missing.
+        for ran in log.ran(s.start, s.end, s.span.0) {
             let idle = ran.tid == Some(Tid(0));
             let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
             match elsewhere.and_then(|c| self.t.cpu(c)) {
                 Some(other) => {
-                    for ran in other.ran(ran.start, ran.end) {
+                    for ran in other.ran(ran.start, ran.end, Nanos::ZERO) {
                         self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
                     }
                 }
