@@ -13,7 +13,8 @@ use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
 use crate::event::StackId;
 use crate::model::api::Class;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
 use crate::units::Nanos;
 

@@ -14,6 +14,7 @@ mod device;
 mod evidence;
 mod gaps;
 mod intervals;
+mod overheads;
 mod partition;
 mod quality;
 pub mod report;
@@ -28,7 +29,8 @@ mod what;
 
 use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
 use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};

@@ -11,13 +11,14 @@ use std::hash::BuildHasherDefault;
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::intervals::Intervals;
+use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
 use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
-use crate::model::gpu::Call;
 use crate::model::names::Traits;
+use crate::model::ops::Call;
 use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
 use crate::model::Timeline;
@@ -47,13 +48,6 @@ pub(super) struct Task {
     pub(super) depth: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Overhead {
-    start: Nanos,
-    end: Nanos,
-    kind: OverheadKind,
-}
-
 #[derive(Debug)]
 pub(super) struct Engine<'a> {
     pub(super) t: &'a Timeline,
@@ -65,53 +59,6 @@ pub(super) struct Engine<'a> {
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
-}
-
-/// By thread, and for records that name no thread by process.
-#[derive(Clone, Debug, Default)]
-struct Overheads {
-    threads: FxHashMap<ThreadIdx, Vec<Overhead>>,
-    processes: FxHashMap<Pid, Vec<Overhead>>,
-}
-
-impl Overheads {
-    fn collect(t: &Timeline, wanted: impl Fn(OverheadKind) -> bool) -> Self {
-        let mut all = Overheads::default();
-        for o in t.gpu().overheads().iter().filter(|o| wanted(o.kind)) {
-            let list = match o.tid {
-                Some(tid) => match t.find(tid) {
-                    Some(thread) => all.threads.entry(thread).or_default(),
-                    None => continue,
-                },
-                None => all.processes.entry(o.pid).or_default(),
-            };
-            // They come by start; what overlaps an earlier one is cut off, so ends are in order too.
-            let start = list
-                .last()
-                .map_or(o.start, |last: &Overhead| last.end.max(o.start));
-            if start < o.end {
-                list.push(Overhead {
-                    start,
-                    end: o.end,
-                    kind: o.kind,
-                });
-            }
-        }
-        all
-    }
-
-    fn in_list<'a>(
-        list: Option<&'a Vec<Overhead>>,
-        from: Nanos,
-        to: Nanos,
-    ) -> impl Iterator<Item = Overhead> + 'a {
-        let list = list.map_or(&[][..], Vec::as_slice);
-        let first = list.partition_point(|o| o.end <= from);
-        list[first..]
-            .iter()
-            .take_while(move |o| o.start < to)
-            .copied()
-    }
 }
 
 impl<'a> Engine<'a> {
@@ -238,27 +185,18 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Overhead of this thread; records that name only the process count when it was in a call.
     fn overheads_in(
         &self,
-        from_these: &Overheads,
+        these: &Overheads,
         thread: ThreadIdx,
         from: Nanos,
         to: Nanos,
     ) -> Vec<Overhead> {
-        if from_these.threads.is_empty() && from_these.processes.is_empty() {
+        if these.is_empty() {
             return Vec::new();
         }
         let pid = self.t.pid(self.t.who(thread, from));
-        let mut found: Vec<Overhead> =
-            Overheads::in_list(from_these.threads.get(&thread), from, to).collect();
-        let calls = self.calls(thread);
-        found.extend(
-            Overheads::in_list(from_these.processes.get(&pid), from, to)
-                .filter(|o| calls.innermost(o.start.max(from)).is_some()),
-        );
-        found.sort_by_key(|o| (o.start, o.end));
-        found
+        these.on(thread, pid, self.calls(thread), from, to)
     }
 
     fn stretch(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
