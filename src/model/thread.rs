@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, NameId, Pid, StackId, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Context, Cpu, NameId, Pid, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
 };
 use crate::model::spans::{
     known_cpu, pack_context, unpack_context, Builder, Mark, MarkKind, Span, SpanKind, NO_SYSCALL,
