@@ -419,7 +419,7 @@ impl<'a> Engine<'a> {
         let thread = self.t.thread(task.thread);
         // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
         let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
-        for ran in log.ran_instead(s.start, s.end) {
+        for ran in log.ran(s.start, s.end) {
             let idle = ran.tid == Some(Tid(0));
             let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
             match elsewhere.and_then(|c| self.t.cpu(c)) {

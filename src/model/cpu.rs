@@ -78,16 +78,6 @@ impl CpuLog {
 
     /// Who had this CPU during `[from, to)`, covering it exactly.
     pub fn ran(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Ran> + '_ {
-        self.cover(from, to, false)
-    }
-
-    /// The same while a thread of the target waited for this CPU. Then every switch is recorded:
-    /// who leaves first has been there since `from`, whatever happened before.
-    pub fn ran_instead(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Ran> + '_ {
-        self.cover(from, to, true)
-    }
-
-    fn cover(&self, from: Nanos, to: Nanos, watched: bool) -> impl Iterator<Item = Ran> + '_ {
         let mut next = self.changes.partition_point(|c| c.ts <= from);
         let mut at = from;
         std::iter::from_fn(move || {
@@ -95,10 +85,7 @@ impl CpuLog {
                 let coming = self.changes.get(next);
                 let end = coming.map_or(to, |c| c.ts.min(to));
                 let tid = match (next.checked_sub(1).map(|i| self.changes[i]), coming) {
-                    (Some(last), Some(coming)) => {
-                        let known = last.next == coming.prev || (watched && last.ts < from);
-                        known.then_some(coming.prev)
-                    }
+                    (Some(last), Some(coming)) => (last.next == coming.prev).then_some(last.next),
                     (Some(last), None) => Some(last.next),
                     (None, Some(coming)) => Some(coming.prev),
                     (None, None) => None,
@@ -189,16 +176,6 @@ mod tests {
         let log = log(&[(10, 1, 2), (30, 4, 1)]);
         assert_eq!(ran(&log, 12, 40), [(12, 30, None), (30, 40, Some(1))]);
         assert_eq!(ran(&CpuLog::default(), 1, 2), [(1, 2, None)]);
-    }
-
-    #[test]
-    fn while_somebody_waits_who_leaves_first_was_there_before() {
-        let log = log(&[(10, 1, 2), (30, 4, 5), (40, 6, 1)]);
-        let ran: Vec<_> = log
-            .ran_instead(Nanos(12), Nanos(40))
-            .map(|r| (r.start.0, r.end.0, r.tid.map(|t| t.0)))
-            .collect();
-        assert_eq!(ran, [(12, 30, Some(4)), (30, 40, None)]);
     }
 
     #[test]
