@@ -7,6 +7,7 @@
 
 mod cases;
 mod gpu;
+mod integrity;
 mod machine;
 mod run;
 mod score;
