@@ -7,7 +7,7 @@
 
 use crate::event::OpKind;
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{Op, StreamIdx};
+use crate::model::ops::{Op, StreamIdx};
 use crate::units::Nanos;
 
 /// An interval in which the device had no operation.

@@ -3,7 +3,8 @@
 
 use crate::analyse::cause::Cause;
 use crate::model::api::Class;
-use crate::model::gpu::{Call, GpuLog};
+use crate::model::gpu::GpuLog;
+use crate::model::ops::Call;
 use crate::model::search::Hint;
 use crate::model::thread::Thread;
 use crate::units::Nanos;

@@ -9,10 +9,12 @@ use crate::analyse::calls;
 use crate::analyse::cause::Cause;
 use crate::analyse::device::{self, Queued};
 use crate::analyse::partition::{Engine, Role, Task, WALK_DEPTH};
+use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
 use crate::event::StackId;
 use crate::model::api::Class;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
 use crate::units::Nanos;
 
@@ -131,6 +133,7 @@ impl<'a> Explainer<'a> {
                 launch: Some(launch),
             }) => self.closed(gap, op, launch, out),
         }
+        series::charge_between_waits(out);
         settle(gap, out);
     }
 

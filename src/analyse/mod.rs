@@ -3,7 +3,7 @@
 //! For each device: the union of its operations ([`busy`]), then every gap by the lead rule
 //! ([`gaps`]): the host's share is what the launching thread did ([`partition`], [`waits`],
 //! [`walk`]), the rest is the device's own delay ([`device`]). Before that, [`quality`] says
-//! which records can be believed. The rules and their order are in `causes.md`.
+//! which records can be believed.
 #![forbid(unsafe_code)]
 
 mod busy;
@@ -14,9 +14,11 @@ mod device;
 mod evidence;
 mod gaps;
 mod intervals;
+mod overheads;
 mod partition;
 mod quality;
 pub mod report;
+mod series;
 mod sums;
 mod tables;
 #[cfg(test)]
@@ -27,7 +29,8 @@ mod what;
 
 use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
 use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};

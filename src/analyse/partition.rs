@@ -1,7 +1,6 @@
 //! What a thread did, nanosecond by nanosecond, and which cause that is.
 //!
-//! The order of the decisions is that of "Rules of attribution" in `causes.md`: lost records,
-//! the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
+//! The first that matches decides: lost records, the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
 //! CUDA call, asleep, in its own code. A wait that only passes on somebody else's lateness
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
@@ -12,13 +11,14 @@ use std::hash::BuildHasherDefault;
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::intervals::Intervals;
+use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
 use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
-use crate::model::gpu::Call;
 use crate::model::names::Traits;
+use crate::model::ops::Call;
 use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
 use crate::model::Timeline;
@@ -48,13 +48,6 @@ pub(super) struct Task {
     pub(super) depth: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Overhead {
-    start: Nanos,
-    end: Nanos,
-    kind: OverheadKind,
-}
-
 #[derive(Debug)]
 pub(super) struct Engine<'a> {
     pub(super) t: &'a Timeline,
@@ -66,53 +59,6 @@ pub(super) struct Engine<'a> {
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
-}
-
-/// By thread, and for records that name no thread by process.
-#[derive(Clone, Debug, Default)]
-struct Overheads {
-    threads: FxHashMap<ThreadIdx, Vec<Overhead>>,
-    processes: FxHashMap<Pid, Vec<Overhead>>,
-}
-
-impl Overheads {
-    fn collect(t: &Timeline, wanted: impl Fn(OverheadKind) -> bool) -> Self {
-        let mut all = Overheads::default();
-        for o in t.gpu().overheads().iter().filter(|o| wanted(o.kind)) {
-            let list = match o.tid {
-                Some(tid) => match t.find(tid) {
-                    Some(thread) => all.threads.entry(thread).or_default(),
-                    None => continue,
-                },
-                None => all.processes.entry(o.pid).or_default(),
-            };
-            // They come by start; what overlaps an earlier one is cut off, so ends are in order too.
-            let start = list
-                .last()
-                .map_or(o.start, |last: &Overhead| last.end.max(o.start));
-            if start < o.end {
-                list.push(Overhead {
-                    start,
-                    end: o.end,
-                    kind: o.kind,
-                });
-            }
-        }
-        all
-    }
-
-    fn in_list<'a>(
-        list: Option<&'a Vec<Overhead>>,
-        from: Nanos,
-        to: Nanos,
-    ) -> impl Iterator<Item = Overhead> + 'a {
-        let list = list.map_or(&[][..], Vec::as_slice);
-        let first = list.partition_point(|o| o.end <= from);
-        list[first..]
-            .iter()
-            .take_while(move |o| o.start < to)
-            .copied()
-    }
 }
 
 impl<'a> Engine<'a> {
@@ -239,27 +185,18 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Overhead of this thread; records that name only the process count when it was in a call.
     fn overheads_in(
         &self,
-        from_these: &Overheads,
+        these: &Overheads,
         thread: ThreadIdx,
         from: Nanos,
         to: Nanos,
     ) -> Vec<Overhead> {
-        if from_these.threads.is_empty() && from_these.processes.is_empty() {
+        if these.is_empty() {
             return Vec::new();
         }
         let pid = self.t.pid(self.t.who(thread, from));
-        let mut found: Vec<Overhead> =
-            Overheads::in_list(from_these.threads.get(&thread), from, to).collect();
-        let calls = self.calls(thread);
-        found.extend(
-            Overheads::in_list(from_these.processes.get(&pid), from, to)
-                .filter(|o| calls.innermost(o.start.max(from)).is_some()),
-        );
-        found.sort_by_key(|o| (o.start, o.end));
-        found
+        these.on(thread, pid, self.calls(thread), from, to)
     }
 
     fn stretch(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
@@ -419,12 +356,13 @@ impl<'a> Engine<'a> {
         let thread = self.t.thread(task.thread);
         // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
         let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
-        for ran in log.ran(s.start, s.end) {
+        // Its own switch-out is recorded; a waking is not a switch, and what came before it may be missing.
+        for ran in log.ran(s.start, s.end, s.span.0) {
             let idle = ran.tid == Some(Tid(0));
             let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
             match elsewhere.and_then(|c| self.t.cpu(c)) {
                 Some(other) => {
-                    for ran in other.ran(ran.start, ran.end) {
+                    for ran in other.ran(ran.start, ran.end, Nanos::ZERO) {
                         self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
                     }
                 }

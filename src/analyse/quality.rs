@@ -12,7 +12,8 @@ use crate::analyse::what::{missing_text, What};
 use crate::event::{Pid, ShimState};
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{CallIdx, Gpu};
+use crate::model::gpu::Gpu;
+use crate::model::ops::CallIdx;
 use crate::model::thread::ThreadIdx;
 use crate::model::{Blind, Timeline};
 use crate::units::{Count, Nanos, Share};
@@ -175,7 +176,7 @@ fn invalid_of(t: &Timeline, gpu: &Gpu) -> u64 {
         .filter(|r| gpu.users.contains(&(r.pid, r.device)))
         .count();
     let impossible =
-        |o: &&crate::model::gpu::Op| o.outlasts_followers() || o.starts_before_launch();
+        |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
     (invalid + gpu.ops.iter().filter(impossible).count()) as u64
 }
 
@@ -267,7 +268,7 @@ pub(super) fn quality(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Quality {
         .iter()
         .map(|g| {
             let bad =
-                |o: &&crate::model::gpu::Op| o.outlasts_followers() || o.starts_before_launch();
+                |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
             g.ops.iter().filter(bad).count() as u64
         })
         .sum();

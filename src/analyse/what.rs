@@ -6,7 +6,7 @@
 use crate::analyse::cause::Cause;
 use crate::analyse::report::{ThreadRef, Waker};
 use crate::event::{Api, Context, NameId, OverheadKind, StackId, Tid};
-use crate::model::gpu::StreamIdx;
+use crate::model::ops::StreamIdx;
 use crate::model::thread::{ThreadIdx, Wake, Who};
 use crate::model::{api, BlindBecause, Timeline};
 use crate::units::Nanos;

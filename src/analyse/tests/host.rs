@@ -120,6 +120,21 @@ fn nobody_is_blamed_for_time_in_which_switches_are_missing() {
 }
 
 #[test]
+fn who_gives_the_cpu_up_had_it_since_the_waking() {
+    // While MAIN slept, switches of CPU 1 were not recorded; from its waking on they all are.
+    let r = after(
+        before()
+            .sleeps(1_000, 1, MAIN, S, Some(NANOSLEEP))
+            .timer_wakes(3_000, MAIN)
+            .switch(5_000, 1, HOG, MAIN),
+    );
+    assert_eq!(
+        found(&r),
+        [("host.sleep", 2_000), ("host.preempted", 2_000)]
+    );
+}
+
+#[test]
 fn a_quota_is_not_a_neighbour() {
     let r = after(
         before()
@@ -375,6 +390,42 @@ fn reads_faults_and_flushes_are_told_apart() {
 }
 
 #[test]
+fn the_kernels_work_between_two_reads_belongs_to_the_reads() {
+    let read = |story: Story, (from, to): (i64, i64), syscall| {
+        story
+            .leaves(from, 1, MAIN, 0x102, syscall, SwitchFlags::IOWAIT)
+            .wakes_by(to, MAIN, IDLE, Context::SoftIrq(4))
+            .runs(to, 1, MAIN)
+    };
+    let twice = |pause: i64, second| {
+        let story = read(before(), (1_000, 1_400), Some(READ));
+        after(read(story, (1_400 + pause, 1_800 + pause), second))
+    };
+    assert_eq!(found(&twice(100, Some(READ))), [("host.disk-read", 900)]);
+    // A longer run is work, and so is one between different things.
+    let apart = [("host.disk-read", 400), ("host.disk-read", 400)];
+    assert_eq!(found(&twice(500, Some(READ))), apart);
+    let different = [("host.disk-read", 400), ("host.page-fault", 400)];
+    assert_eq!(found(&twice(100, None)), different);
+}
+
+#[test]
+fn a_launch_between_two_reads_is_not_a_read() {
+    let mut story = before();
+    for (from, to) in [(1_000, 1_400), (1_450, 1_800)] {
+        story = story
+            .leaves(from, 1, MAIN, 0x102, Some(READ), SwitchFlags::IOWAIT)
+            .wakes_by(to, MAIN, IDLE, Context::SoftIrq(4))
+            .runs(to, 1, MAIN);
+    }
+    let r = after(story.call(MAIN, STREAM_WAIT, (1_420, 1_425)));
+    assert_eq!(
+        found(&r),
+        [("host.disk-read", 400), ("host.disk-read", 350)]
+    );
+}
+
+#[test]
 fn a_read_names_the_file_and_shows_the_stack() {
     let r = after(
         before()
@@ -574,7 +625,7 @@ fn the_innermost_call_decides() {
 #[test]
 fn a_short_call_of_no_class_is_part_of_launching() {
     let r = after(before().call(MAIN, STREAM_CREATE, (9_960, 9_965)));
-    assert_eq!(found(&r), []);
+    assert!(found(&r).is_empty());
 }
 
 #[test]
@@ -646,7 +697,7 @@ fn interrupts_take_their_time_from_the_thread_that_they_interrupt() {
     let r = after(before().event(irq(MAIN)));
     assert_eq!(found(&r), [("host.irq", 300)]);
     assert_eq!(what(&r, Cause::Irq), "softirq NET_RX");
-    assert_eq!(found(&after(before().event(irq(HOG)))), []);
+    assert!(found(&after(before().event(irq(HOG)))).is_empty());
 }
 
 #[test]
@@ -730,7 +781,7 @@ fn a_child_that_works_ahead_is_a_loader_and_one_that_answers_is_a_helper() {
             .runs(955, 2, CHILD)
             .main_sleeps((1_000, 9_000), S, Some(POLL), Some(CHILD)),
     );
-    assert_eq!(found(&asked), []);
+    assert!(found(&asked).is_empty());
     assert_eq!(total(&asked, Cause::DataLoading), 0);
     let who = longest(&asked).parts[1].who.clone().unwrap();
     assert_eq!(

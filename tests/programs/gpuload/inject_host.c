@@ -40,7 +40,7 @@ void compute_go(struct run *run, uint64_t ns, struct truth *truth)
 /* lock */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static sem_t holder_go, holder_holds;
+static sem_t holder_go, holder_holds, holder_wanted;
 static volatile uint64_t holder_ns;
 static pthread_t holder_thread;
 
@@ -53,6 +53,9 @@ static void *holder(void *arg)
 			;
 		pthread_mutex_lock(&mutex);
 		sem_post(&holder_holds);
+		/* Until the other thread has a CPU again, or it would not have to wait so long. */
+		while (sem_wait(&holder_wanted))
+			;
 		host_work(holder_ns);
 		pthread_mutex_unlock(&mutex);
 	}
@@ -64,6 +67,7 @@ void lock_ready(struct run *run)
 	(void)run;
 	sem_init(&holder_go, 0, 0);
 	sem_init(&holder_holds, 0, 0);
+	sem_init(&holder_wanted, 0, 0);
 	if (pthread_create(&holder_thread, NULL, holder, NULL))
 		die("cannot start a thread");
 }
@@ -92,6 +96,7 @@ void lock_go(struct run *run, uint64_t ns, struct truth *truth)
 	while (sem_wait(&holder_holds))
 		;
 	start = now_ns();
+	sem_post(&holder_wanted);
 	pthread_mutex_lock(&mutex);
 	truth_add(truth, start, now_ns());
 	pthread_mutex_unlock(&mutex);

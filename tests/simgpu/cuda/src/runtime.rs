@@ -305,6 +305,14 @@ impl Runtime {
         over
     }
 
+    /// Waits for a time on the device as a synchronising call does.
+    pub fn wait_until(&self, t: u64, blocking: bool) {
+        if blocking || self.config.sync == SyncMode::Block {
+            sleep_until(t);
+        }
+        spin_until(t);
+    }
+
     /// When all of the work ends; waits until that is known.
     pub fn end_of(&self, work: &[Finish], sleep: bool) -> u64 {
         if sleep {

@@ -31,7 +31,7 @@ const DEVICE_BASE: u64 = 0x0d00_0000_0000;
 const DEVICE_ALIGN: u64 = 512;
 
 /// How much is staged at once.
-const STAGING_CHUNK: usize = 1 << 20;
+const STAGING_CHUNK: usize = leads::STAGED_WHOLE_BYTES as usize;
 
 fn allocate(call: &Active, bytes: usize) -> Result<u64, CUresult> {
     let device = call.context()?.device;
@@ -190,7 +190,7 @@ fn copy_pinned(
     rows: &Transfer,
 ) -> Result<(), CUresult> {
     let launch = call.runtime.transfer_launch(rows, copy.bytes as u64);
-    let finish = enqueue_copy(call, target, copy, PINNED, rows.length, launch)?;
+    let (finish, _) = enqueue_copy(call, target, copy, PINNED, rows.length, launch)?;
     if !copy.asynchronous {
         // Not measured: as long as if the program asked for it.
         let blocking = target.context.blocking;
@@ -217,11 +217,11 @@ unsafe fn copy_staged(call: &Active, target: &Target, copy: &Copy) -> Result<(),
         return Ok(());
     }
     let rows = &leads::HTOD_PAGEABLE_LARGE;
-    let first = copy.bytes.min(STAGING_CHUNK);
+    let first = STAGING_CHUNK;
     // SAFETY: the beginning of the program's memory.
     unsafe { stage(copy.host.cast(), first) };
     let launch = runtime.staged_launch(rows, bytes);
-    let finish = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
+    let (finish, _) = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
     // SAFETY: the rest of the same memory.
     unsafe { stage(copy.host.cast::<u8>().add(first), copy.bytes - first) };
     // The last bytes fit in when the engine has taken those before.
@@ -236,11 +236,24 @@ unsafe fn copy_back(call: &Active, target: &Target, copy: &Copy) -> Result<(), C
     let (runtime, bytes) = (call.runtime, copy.bytes as u64);
     let rows = &leads::DTOH_PAGEABLE;
     let launch = runtime.staged_launch(rows, bytes);
-    let finish = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
-    let blocking = target.context.blocking;
-    let arrived = runtime.wait(&[finish], blocking, &leads::DTOH_PAGEABLE_RETURN);
-    // SAFETY: the program's memory of that size.
-    unsafe { copy.host.cast::<u8>().write_bytes(0, copy.bytes) };
+    let (finish, ns) = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
+    let (finish, blocking) = ([finish], target.context.blocking);
+    // What is staged in turns is moved on while the copy runs, but for the end.
+    let early = if bytes > leads::STAGED_WHOLE_BYTES {
+        let end = runtime.end_of(&finish, blocking);
+        runtime.wait_until(end.saturating_sub(ns), blocking);
+        copy.bytes - STAGING_CHUNK
+    } else {
+        0
+    };
+    // SAFETY: the beginning of the program's memory.
+    unsafe { copy.host.cast::<u8>().write_bytes(0, early) };
+    let arrived = runtime.wait(&finish, blocking, &leads::DTOH_PAGEABLE_RETURN);
+    // SAFETY: the rest of the same memory.
+    unsafe {
+        let rest = copy.host.cast::<u8>().add(early);
+        rest.write_bytes(0, copy.bytes - early);
+    }
     let at = runtime.random();
     let moving = draws::at_size(rows.returned, bytes, at) - draws::at_size(rows.returned, 0, at);
     spin_until(arrived.saturating_add_signed(moving));
@@ -264,6 +277,7 @@ unsafe fn stage(from: *const u8, bytes: usize) {
     });
 }
 
+/// Returns the copy's end and its length.
 fn enqueue_copy(
     call: &Active,
     target: &Target,
@@ -271,7 +285,7 @@ fn enqueue_copy(
     host_kind: u8,
     length: BySize,
     launch: Launch,
-) -> Result<Finish, CUresult> {
+) -> Result<(Finish, u64), CUresult> {
     let mut operation = target.operation(what::MEMCPY, call.correlation);
     operation.bytes = copy.bytes as u64;
     operation.asynchronous = u8::from(copy.asynchronous);
@@ -279,11 +293,11 @@ fn enqueue_copy(
         Direction::HostToDevice => (1, host_kind, DEVICE),
         Direction::DeviceToHost => (2, DEVICE, host_kind),
     };
-    let work = Work::Copy {
-        direction: copy.direction,
-        ns: call.runtime.copy_ns(length, copy.bytes as u64),
-    };
-    enqueue(call, target, Some(&operation), work, launch).ok_or(INVALID_HANDLE)
+    let ns = call.runtime.copy_ns(length, copy.bytes as u64);
+    let direction = copy.direction;
+    let work = Work::Copy { direction, ns };
+    let finish = enqueue(call, target, Some(&operation), work, launch);
+    Ok((finish.ok_or(INVALID_HANDLE)?, ns))
 }
 
 /// # Safety
