@@ -100,27 +100,33 @@ void module_go(struct run *run, uint64_t ns, struct truth *truth)
 }
 
 struct callback {
-	uint64_t ns;
-	struct truth *truth;
+	uint64_t ns, start, end;
 };
 
 static void host_function(void *arg)
 {
 	struct callback *callback = arg;
-	uint64_t start = now_ns();
-
+	callback->start = now_ns();
 	sleep_ns(callback->ns);
-	truth_add(callback->truth, start, now_ns());
+	callback->end = now_ns();
 }
 
 void hostfunc_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	struct callback callback = { ns, truth };
+	struct callback callback = { .ns = ns };
+	uint64_t queued;
 
 	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
 	GPU(cuLaunchHostFunc(run->gpu.stream, host_function, &callback));
 	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
+	/* Before, the device would have had nothing to do anyway. */
+	queued = now_ns();
 	GPU(cuStreamSynchronize(run->gpu.stream));
+	truth->whole = 0;
+	if (queued < callback.start)
+		queued = callback.start;
+	if (queued < callback.end)
+		truth_add(truth, queued, callback.end);
 }
 
 static struct gpu other;
