@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::OpKind;
-use crate::model::ops::{Op, StreamIdx};
+use crate::model::ops::Op;
 use crate::units::Nanos;
 
 /// An interval in which the device had no operation.

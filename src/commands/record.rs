@@ -32,11 +32,7 @@ const URGENT_STEP: Nanos = Nanos::from_millis(5);
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
     let signals = Signals::block()?;
-    let program = options
-        .command
-        .first()
-        .map(|name| resolve(name))
-        .transpose()?;
+    let program = options.command.first().map(resolve).transpose()?;
     let pids = match &options.target {
         Target::Pids(pids) => pids
             .iter()
