@@ -59,13 +59,15 @@ pub struct Seen {
 impl Session {
     /// Starts the kernel side. `sink` gets what can be said before anything happens.
     pub fn start(plan: &Plan, sink: &mut dyn FnMut(Event)) -> Result<Session> {
+        let mut lookup = Resolver::default();
+        lookup.symbols.load();
         let bpf = Bpf::start(plan)?;
         let mut session = Session {
             bpf,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
             names: Names::default(),
-            lookup: Resolver::default(),
+            lookup,
             refused: HashSet::new(),
             alive: HashSet::new(),
             warnings: Vec::new(),
