@@ -96,6 +96,11 @@ impl Session {
         &self.bpf.missing
     }
 
+    /// Why a shim of the target did not record.
+    pub fn refused(&self) -> Option<&(ShimState, String)> {
+        self.gpu.refused.as_ref()
+    }
+
     /// Reads everything that happened before now. Call it at least every 100 ms.
     pub fn step(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         // The kernel side first: it says who the threads are that the shims' records name.
