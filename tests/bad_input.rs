@@ -231,9 +231,7 @@ fn no_cuda_in_the_target() {
     assert!(output.status.success());
     let text = flowing(&output.stdout);
     assert!(text.starts_with("warning: no CUDA was seen in the target: host side only"));
-    assert!(
-        text.contains("No GPU activity in this recording: no process that was recorded used CUDA")
-    );
+    assert!(text.contains("No GPU activity in this recording"));
     let output = report(&file, &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["recording"]["gpu_source"], "none");
@@ -271,10 +269,6 @@ fn no_libcupti() {
     assert!(output.status.success());
     let text = flowing(&output.stdout);
     assert!(text.contains(&said[0]), "{text}");
-    assert!(
-        !text.contains("no process that was recorded used CUDA"),
-        "{text}"
-    );
 }
 
 #[test]
@@ -298,10 +292,6 @@ fn a_libcupti_that_another_tool_holds() {
     assert!(output.status.success());
     let text = flowing(&output.stdout);
     assert!(text.contains(&said[0]), "{text}");
-    assert!(
-        !text.contains("no process that was recorded used CUDA"),
-        "{text}"
-    );
 }
 
 /// A file system in memory, as long as the test runs.

@@ -353,12 +353,13 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
             ShimState::Dormant | ShimState::Active | ShimState::Paused => continue,
         };
         let reason = t.name(shim.reason);
-        let reason = if reason.is_empty() {
-            String::new()
+        w.push(if reason.starts_with(state) {
+            format!("pid {}: {reason}", shim.pid)
+        } else if reason.is_empty() {
+            format!("pid {}: {state}", shim.pid)
         } else {
-            format!(": {reason}")
-        };
-        w.push(format!("pid {}: {state}{reason}", shim.pid));
+            format!("pid {}: {state}: {reason}", shim.pid)
+        });
     }
     for probe in &t.meta().missing_probes {
         w.push(format!("not recorded: {probe}"));

@@ -177,7 +177,7 @@ impl Engine<'_> {
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
             Some((_, Context::SoftIrq(_))) if epoll => Cause::NoDemand,
             Some((_, Context::SoftIrq(_))) => Cause::Network,
-            Some((_, Context::HardIrq(_) | Context::Timer | Context::Nmi)) => Cause::Other,
+            Some((_, Context::HardIrq(_) | Context::Timer)) => Cause::Other,
             None if epoll => Cause::NoDemand,
             None => Cause::Other,
         };
@@ -346,11 +346,7 @@ pub(super) fn task_waker(t: &Timeline, wake: Wake) -> Option<Who> {
             let thread = t.find(wake.waker)?;
             Some(t.who(thread, wake.at))
         }
-        Context::Task
-        | Context::HardIrq(_)
-        | Context::SoftIrq(_)
-        | Context::Timer
-        | Context::Nmi => None,
+        Context::Task | Context::HardIrq(_) | Context::SoftIrq(_) | Context::Timer => None,
     }
 }
 

@@ -53,7 +53,10 @@ pub const BEAT_TIMEOUT_MS: u64 = 700;
 /// lock for up to some milliseconds, in which launches wait; full buffers come without being asked for.
 pub const FLUSH_MS: u64 = 250;
 
-const _: () = assert!(BEAT_TIMEOUT_MS + FLUSH_MS < 1000, "a dead collector is noticed within a second");
+const _: () = assert!(
+    BEAT_TIMEOUT_MS + FLUSH_MS < 1000,
+    "a dead collector is noticed within a second"
+);
 
 /// Environment of a command that gdiag launches: collect from `cuInit` on, without being asked,
 /// as long as gdiag holds an exclusive `flock` on the file that the shim was loaded from.

@@ -8,12 +8,15 @@ use crate::present::names;
 use crate::present::page::{Page, Paint};
 use crate::present::report::{heading, maybe, name_of, or_dash, percent, WARNINGS_FIRST};
 use crate::present::table::{Column, Table};
+use crate::present::text::cut_middle;
 use crate::store::meta::{GpuSource, Meta, Summary};
 use crate::units::{Bytes, Count, Nanos};
 
 const THREADS: usize = 15;
 const KERNELS: usize = 10;
 const CALLS: usize = 10;
+/// Columns of the command line; JSON has it whole.
+const COMMAND: usize = 400;
 
 pub(super) fn recording(
     page: &mut Page<'_, impl Write>,
@@ -33,7 +36,8 @@ pub(super) fn recording(
     if meta.command.is_empty() {
         return Ok(());
     }
-    page.labelled(Paint::Plain, "      by ", &command_line(&meta.command))
+    let command = command_line(&meta.command);
+    page.labelled(Paint::Plain, "      by ", &cut_middle(&command, COMMAND))
 }
 
 /// As a shell would take it; only for reading.

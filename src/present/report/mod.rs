@@ -35,7 +35,7 @@ pub fn write_report(
     let simulated = summary.is_some_and(|summary| summary.gpu_source == GpuSource::Simulated);
     let mut page = Page::new(out, *style);
     warnings(&mut page, &report.quality)?;
-    verdicts(&mut page, report, summary, simulated)?;
+    verdicts(&mut page, report, simulated)?;
     page.blank()?;
     data::recording(&mut page, meta, summary)?;
     for gpu in &report.gpus {
@@ -73,21 +73,10 @@ fn warnings(page: &mut Page<'_, impl Write>, quality: &Quality) -> io::Result<()
     page.blank()
 }
 
-fn verdicts(
-    page: &mut Page<'_, impl Write>,
-    report: &Report,
-    summary: Option<&Summary>,
-    simulated: bool,
-) -> io::Result<()> {
+fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -> io::Result<()> {
     if report.gpus.is_empty() {
-        let why = match summary.map(|summary| summary.gpu_source) {
-            Some(GpuSource::None) => ": no process that was recorded used CUDA",
-            Some(GpuSource::Cupti | GpuSource::Simulated | GpuSource::Uprobe) | None => "",
-        };
-        page.line(
-            Paint::Heading,
-            &format!("No GPU activity in this recording{why}"),
-        )?;
+        // Why is in the warnings above: no CUDA, or CUDA that could not be recorded.
+        page.line(Paint::Heading, "No GPU activity in this recording")?;
     }
     for gpu in &report.gpus {
         page.labelled(
