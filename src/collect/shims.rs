@@ -27,6 +27,9 @@ use crate::event::Pid;
 /// Largest shared memory that gdiag maps; a target could claim any size.
 const MAX_MAPPING: u64 = (1 << 30) + RING_OFFSET;
 
+/// How often to try to become a shim's collector.
+const CLAIMS: u32 = 100;
+
 /// Shared memory of one shim, mapped until the last user is gone. It outlives its process.
 #[derive(Debug)]
 struct Mapping {
@@ -134,16 +137,16 @@ impl Shim {
             .write(true)
             .open(&path)
             .map_err(|e| Refusal::of("cannot open its shared memory", &e))?;
-        let len = file
-            .metadata()
-            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
-            .len();
+        // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
         if !sealed(&file) {
-            // Shrinking it under us would be a SIGBUS.
             return Err(Refusal::Unusable(
                 "its shared memory is not sealed against shrinking".to_string(),
             ));
         }
+        let len = file
+            .metadata()
+            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
+            .len();
         let len = (RING_OFFSET..=MAX_MAPPING)
             .contains(&len)
             .then(|| usize::try_from(len).ok().and_then(NonZeroUsize::new))
@@ -185,7 +188,12 @@ impl Shim {
     fn claim(&mut self) -> Result<(), Refusal> {
         let own = own_id();
         let control = self.mapping.control();
-        loop {
+        // Another gdiag may take the place meanwhile, once; a target may change the word for ever.
+        for attempt in 0.. {
+            if attempt == CLAIMS {
+                let why = "it does not let itself be claimed";
+                return Err(Refusal::Unusable(why.to_string()));
+            }
             let owner = control.collector.load(Ordering::Acquire);
             let pid = (owner >> 32) as u32;
             if owner != 0 && owner != own && collector_id(pid) == owner {
