@@ -333,6 +333,37 @@ fn a_running_process_is_recorded_with_the_state_it_was_in() {
     assert_eq!(r.tasks().filter(|t| t.target).count(), 1);
 }
 
+/// Check that threads which run while gdiag attaches, and so are seen before they are marked, are not
+/// taken for strangers.
+#[test]
+fn every_thread_of_the_machine_is_a_target() {
+    if !can_record() {
+        return;
+    }
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let done = AtomicBool::new(false);
+    let (r, busy) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                    Tid(nix::unistd::gettid().as_raw().cast_unsigned())
+                })
+            })
+            .collect();
+        let r = recorded(&["-a", "-d", "200ms"]);
+        done.store(true, Ordering::Relaxed);
+        let busy: Vec<Tid> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        (r, busy)
+    });
+    for tid in busy {
+        let last = r.tasks().filter(|t| t.tid == tid).last();
+        assert!(last.is_some_and(|t| t.target), "{last:?}");
+    }
+}
+
 #[test]
 fn a_pid_inside_a_container_is_translated() {
     if !can_record() {

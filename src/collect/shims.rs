@@ -21,7 +21,6 @@ use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use procfs::process::Process;
 
 use crate::collect::target;
-use crate::decode::gpu::ShimFacts;
 use crate::event::Pid;
 
 /// Largest shared memory that gdiag maps; a target could claim any size.
@@ -58,7 +57,16 @@ impl Drop for Mapping {
     }
 }
 
-/// What a shim says about itself, beside its records.
+/// Where a shim stands, beside what its records say. It may say anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShimFacts {
+    pub reason: String,
+    pub cupti_path: String,
+    pub cupti_version: u32,
+    pub simulated: bool,
+}
+
+/// A shim's own page, to be read at any time.
 #[derive(Clone, Debug)]
 pub struct Facts(Arc<Mapping>);
 
