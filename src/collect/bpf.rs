@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use gdiag_shim_layout::THREAD_NAME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
     btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType,
-    OpenObject, ProgramInput, RingBuffer, RingBufferBuilder,
+    OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
 use crate::collect::{clock, wire};
@@ -68,6 +68,8 @@ pub struct Plan {
     pub follow: bool,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
+    /// libbpf tells on stderr what it does, and the verifier why it refuses.
+    pub libbpf_messages: bool,
 }
 
 /// The attached programs. Dropping it detaches them.
@@ -98,7 +100,12 @@ impl Bpf {
     /// Loads, attaches, and marks the targets that exist. `record` gets each record as it is read;
     /// its bytes may have any alignment.
     pub fn start(plan: &Plan, record: impl FnMut(&[u8]) + 'static) -> Result<Bpf> {
-        libbpf_rs::set_print(None);
+        libbpf_rs::set_print(plan.libbpf_messages.then_some((
+            PrintLevel::Debug,
+            |_, text: String| {
+                let _ = io::stderr().write_all(text.as_bytes());
+            },
+        )));
         let vmlinux = Btf::from_vmlinux().map_err(|_| Error::NoBtf)?;
         check_helpers(&vmlinux)?;
         let possible = libbpf_rs::num_possible_cpus().context("cannot count the CPUs")?;
