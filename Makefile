@@ -54,6 +54,13 @@ test: simgpu
 scenarios: simgpu
 	GDIAG_REQUIRE=bpf,simgpu $(CARGO) test --locked $(FEATURES) --test scenarios -- --nocapture --test-threads=1
 
+# Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
+.PHONY: bless
+bless: setup
+	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --lib present
+	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --test golden reports_are_as_approved
+	@git --no-pager diff --stat -- tests/data src/present/testdata
+
 .PHONY: lint
 lint:
 	@sh tests/setup.sh build lint

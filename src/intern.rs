@@ -5,10 +5,22 @@ use std::collections::HashMap;
 
 use crate::event::{Define, Event, NameId, StackId};
 
+/// Texts that are remembered, in bytes. A recording of days sees sockets and command lines without
+/// end; then all are forgotten, and those that come again are defined again under new ids.
+const NAMES_BYTES: usize = 64 << 20;
+
+/// What the map takes for a text, beside its bytes.
+const ENTRY_BYTES: usize = 64;
+
+/// Stacks that are remembered, likewise.
+const STACKS: usize = 1 << 17;
+
 /// Text → [`NameId`].
 #[derive(Debug, Default)]
 pub struct Names {
     ids: HashMap<String, NameId>,
+    bytes: usize,
+    last: u32,
 }
 
 impl Names {
@@ -20,7 +32,13 @@ impl Names {
         if let Some(&id) = self.ids.get(text) {
             return id;
         }
-        let id = NameId(u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
+        self.bytes += text.len() + ENTRY_BYTES;
+        if self.bytes > NAMES_BYTES {
+            self.ids.clear();
+            self.bytes = text.len() + ENTRY_BYTES;
+        }
+        self.last = self.last.saturating_add(1);
+        let id = NameId(self.last);
         self.ids.insert(text.to_owned(), id);
         sink(Event::Define(Define::Name {
             id,
@@ -34,6 +52,7 @@ impl Names {
 #[derive(Debug, Default)]
 pub struct Stacks {
     ids: HashMap<Vec<NameId>, StackId>,
+    last: u32,
 }
 
 impl Stacks {
@@ -45,7 +64,11 @@ impl Stacks {
         if let Some(&id) = self.ids.get(&frames) {
             return id;
         }
-        let id = StackId(u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
+        if self.ids.len() >= STACKS {
+            self.ids.clear();
+        }
+        self.last = self.last.saturating_add(1);
+        let id = StackId(self.last);
         self.ids.insert(frames.clone(), id);
         sink(Event::Define(Define::Stack { id, frames }));
         id
@@ -69,6 +92,19 @@ mod tests {
             names.name("", &mut |_| panic!("defined the empty name")),
             NameId(0)
         );
+    }
+
+    #[test]
+    fn names_without_end_take_no_memory_without_end_and_no_id_twice() {
+        let mut names = Names::default();
+        let mut last = NameId(0);
+        for n in 0..200 {
+            let text = format!("{n}{}", "x".repeat(NAMES_BYTES / 100));
+            let id = names.name(&text, &mut |_| {});
+            assert!(id > last, "{id:?} after {last:?}");
+            last = id;
+            assert!(names.bytes <= NAMES_BYTES && names.ids.len() < 100);
+        }
     }
 
     #[test]

@@ -3,18 +3,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
-use crate::collect::shims::{Refusal, Shims};
+use crate::collect::shims::{Refusal, Shim, Shims};
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::{Lookup, RawWait};
-use crate::event::{Define, Event, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
+use crate::event::{Define, Event, Exit, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
 use crate::symbolize::KernelSymbols;
 use crate::units::Nanos;
@@ -25,8 +24,14 @@ const SHIM_PATIENCE: Duration = Duration::from_secs(2);
 /// A descriptor's path is read again after this: the number may have been reused.
 const DESCRIPTOR_AGE: Duration = Duration::from_secs(1);
 
+/// Stacks remembered by their addresses at most; then all are forgotten.
+const KNOWN_STACKS: usize = 1 << 16;
+
 /// Descriptors remembered at most; then all are forgotten.
 const DESCRIPTORS: usize = 4096;
+
+/// Warnings kept at most: the same fault in a thousand processes is one fault.
+const WARNINGS: usize = 20;
 
 /// The sources of one machine, running.
 #[derive(Debug)]
@@ -38,10 +43,12 @@ pub struct Session {
     lookup: Resolver,
     /// Shims that cannot be used, so that each is told once.
     refused: HashSet<Pid>,
+    /// Processes with a shim that ended before it was found, and one of them.
+    vanished: Option<(u64, Pid)>,
     /// Threads of the target that have not ended.
     alive: HashSet<Tid>,
-    /// What a person should know about this recording.
-    pub warnings: Vec<String>,
+    warnings: Vec<String>,
+    more_warnings: u64,
     pub seen: Seen,
 }
 
@@ -54,6 +61,14 @@ pub struct Seen {
     pub shims: u64,
     /// The shims' device is the simulator of gdiag's tests.
     pub simulated: bool,
+}
+
+impl Seen {
+    /// What a shim says that it lost. It may say anything.
+    fn add_losses(&mut self, shim: &Shim) {
+        let (ring, cupti) = shim.facts().losses();
+        self.lost = self.lost.saturating_add(ring).saturating_add(cupti);
+    }
 }
 
 impl Session {
@@ -69,8 +84,10 @@ impl Session {
             names: Names::default(),
             lookup,
             refused: HashSet::new(),
+            vanished: None,
             alive: HashSet::new(),
             warnings: Vec::new(),
+            more_warnings: 0,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -96,6 +113,33 @@ impl Session {
         &self.bpf.missing
     }
 
+    /// What a person should know about this recording.
+    pub fn warnings(&mut self) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut self.warnings);
+        if let Some((count, pid)) = self.vanished.take() {
+            let who = match count {
+                1 => format!("process {pid}"),
+                _ => format!("{count} processes with CUDA, {pid} among them,"),
+            };
+            warnings.push(format!(
+                "{who} ended before gdiag could read their GPU records: they are missing"
+            ));
+        }
+        let more = std::mem::take(&mut self.more_warnings);
+        if more > 0 {
+            warnings.push(format!("{more} more of the like"));
+        }
+        warnings
+    }
+
+    fn warn(&mut self, warning: String) {
+        if self.warnings.len() < WARNINGS {
+            self.warnings.push(warning);
+        } else {
+            self.more_warnings += 1;
+        }
+    }
+
     /// Why a shim of the target did not record.
     pub fn refused(&self) -> Option<&(ShimState, String)> {
         self.gpu.refused.as_ref()
@@ -106,40 +150,38 @@ impl Session {
         // The kernel side first: it says who the threads are that the shims' records name.
         self.kernel_events(sink)?;
         self.clock(sink);
-        self.attach_shims(sink);
         self.drain_shims(sink);
-        for loss in self.bpf.losses()? {
-            self.seen.lost += loss.count;
-            sink(Event::Loss(loss));
-        }
-        Ok(())
+        self.kernel_losses(sink)
     }
 
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
-        let mut shims = std::mem::replace(
-            &mut self.shims,
-            Shims::start().context("cannot start a thread")?,
-        );
-        shims.finish(SHIM_PATIENCE, |shims| {
-            std::mem::swap(shims, &mut self.shims);
+        // Also finds the shims that came last.
+        self.kernel_events(sink)?;
+        self.shims.release();
+        let deadline = Instant::now() + SHIM_PATIENCE;
+        let late = loop {
+            let busy = self.shims.busy();
             self.clock(sink);
             self.drain_shims(sink);
-            std::mem::swap(shims, &mut self.shims);
-        });
-        for shim in shims.iter_mut() {
-            let (ring, cupti) = shim.facts().losses();
-            self.seen.lost += ring + cupti;
+            if busy.is_empty() || Instant::now() >= deadline {
+                break busy;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        for pid in late {
+            self.warn(format!(
+                "process {pid} did not hand over its last GPU records in time"
+            ));
         }
-        drop(shims);
+        for shim in self.shims.iter_mut() {
+            self.seen.add_losses(shim);
+        }
         self.kernel_events(sink)?;
-        for loss in self.bpf.losses()? {
-            self.seen.lost += loss.count;
-            sink(Event::Loss(loss));
-        }
+        self.kernel_losses(sink)?;
         let malformed = self.gpu.malformed + self.bpf.batch().malformed;
         if malformed > 0 {
-            self.warnings.push(format!(
+            self.warn(format!(
                 "{malformed} records could not be understood and were left out"
             ));
         }
@@ -150,12 +192,20 @@ impl Session {
         let pair = clock::pair();
         sink(Event::Clock(pair));
         if let Some(step) = self.gpu.clock(pair) {
-            self.warnings.push(format!(
+            self.warn(format!(
                 "the wall clock was stepped while recording (at {} s): GPU times around it are unsure",
                 step.to.0 / 1_000_000_000
             ));
             sink(Event::Loss(step));
         }
+    }
+
+    fn kernel_losses(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        for loss in self.bpf.losses()? {
+            self.seen.lost = self.seen.lost.saturating_add(loss.count);
+            sink(Event::Loss(loss));
+        }
+        Ok(())
     }
 
     fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
@@ -172,11 +222,22 @@ impl Session {
                     }
                     Event::Exit(exit) => {
                         alive.remove(&exit.tid);
+                        gpu.exit(exit.pid, exit.tid);
                     }
                     _ => {}
                 }
                 sink(event);
             });
+        for news in std::mem::take(&mut self.lookup.news) {
+            match news {
+                // Before the description: a process with a shim may be short-lived.
+                News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
+                News::Exec { pid } => self.new_program(pid, sink),
+                News::Ended { pid } => {
+                    self.refused.remove(&pid);
+                }
+            }
+        }
         for (pid, proc_pid) in std::mem::take(&mut self.lookup.described) {
             let what = process::describe(proc_pid);
             let event = Event::Process(Process {
@@ -191,30 +252,49 @@ impl Session {
         Ok(())
     }
 
-    fn attach_shims(&mut self, sink: &mut dyn FnMut(Event)) {
-        for (pid, proc_pid) in std::mem::take(&mut self.lookup.announced) {
-            if self.shims.knows(pid) || self.refused.contains(&pid) {
-                continue;
-            }
-            let reason = match self.shims.attach(pid, proc_pid) {
-                Ok(shim) => {
-                    self.seen.shims += 1;
-                    self.seen.simulated |= shim.facts().read().simulated;
-                    continue;
-                }
-                Err(Refusal::NoShim) => {
-                    format!("process {pid} announced a shim and was gone before it could be read")
-                }
-                Err(Refusal::Taken(other)) => {
-                    format!("another gdiag (pid {other}) records the GPU of process {pid}; stop that one first")
-                }
-                Err(Refusal::Unusable(why)) => {
-                    format!("the shim of process {pid} cannot be used: {why}")
-                }
-            };
-            self.refused.insert(pid);
-            self.shim_is(pid, ShimState::Failed, reason, sink);
+    fn attach_shim(&mut self, pid: Pid, proc_pid: u32, sink: &mut dyn FnMut(Event)) {
+        if self.refused.contains(&pid) {
+            return;
         }
+        match self.shims.of(pid).map(|shim| shim.has_ended()) {
+            Some(false) => return,
+            // The pid is another's already.
+            Some(true) => self.last_records(pid, sink),
+            None => {}
+        }
+        let reason = match self.shims.attach(pid, proc_pid) {
+            Ok(shim) => {
+                self.seen.shims += 1;
+                self.seen.simulated |= shim.facts().read().simulated;
+                return;
+            }
+            Err(Refusal::Gone) => {
+                let count = self.vanished.map_or(0, |(count, _)| count);
+                self.vanished = Some((count + 1, pid));
+                return;
+            }
+            Err(Refusal::NoShim) => {
+                format!("process {pid} has a thread named {THREAD_NAME}, but no shim")
+            }
+            Err(Refusal::Taken(other)) => {
+                format!("another gdiag (pid {other}) records the GPU of process {pid}; stop that one first")
+            }
+            Err(Refusal::Unusable(why)) => {
+                format!("the shim of process {pid} cannot be used: {why}")
+            }
+        };
+        self.refused.insert(pid);
+        self.shim_is(pid, ShimState::Failed, reason, sink);
+    }
+
+    /// The process became another program: the shim it had, if any, is gone with its memory.
+    fn new_program(&mut self, pid: Pid, sink: &mut dyn FnMut(Event)) {
+        self.refused.remove(&pid);
+        if self.shims.of(pid).is_some() {
+            self.drain_shim(pid, sink);
+            self.forget(pid);
+        }
+        self.gpu.exec(pid);
     }
 
     fn shim_is(&mut self, pid: Pid, state: ShimState, reason: String, sink: &mut dyn FnMut(Event)) {
@@ -231,20 +311,47 @@ impl Session {
             sink,
         );
         sink(event);
-        self.warnings.push(facts.reason);
+        self.warn(facts.reason);
     }
 
     fn drain_shims(&mut self, sink: &mut dyn FnMut(Event)) {
-        let mut broken = Vec::new();
-        let mut gone = Vec::new();
-        for shim in self.shims.iter_mut() {
-            let pid = shim.pid;
-            // Looked at before the drain, so that a process that is gone by then is drained whole.
-            if !Path::new(&format!("/proc/{}", shim.proc_pid)).exists() {
-                gone.push(pid);
+        // Looked at before the drain, so that a process that is gone by then is drained whole.
+        let shims: Vec<_> = self
+            .shims
+            .iter_mut()
+            .map(|s| (s.pid, s.has_ended()))
+            .collect();
+        for (pid, ended) in shims {
+            if ended {
+                self.last_records(pid, sink);
+            } else {
+                self.drain_shim(pid, sink);
             }
-            let facts = shim.facts();
-            let (gpu, names, seen) = (&mut self.gpu, &mut self.names, &mut self.seen);
+        }
+    }
+
+    /// Of a process that has ended.
+    fn last_records(&mut self, pid: Pid, sink: &mut dyn FnMut(Event)) {
+        self.drain_shim(pid, sink);
+        self.forget(pid);
+        self.gpu.forget(pid);
+    }
+
+    /// Gives its shim up, and keeps what it says that it lost.
+    fn forget(&mut self, pid: Pid) {
+        if let Some(shim) = self.shims.of(pid) {
+            self.seen.add_losses(shim);
+        }
+        self.shims.forget(pid);
+    }
+
+    fn drain_shim(&mut self, pid: Pid, sink: &mut dyn FnMut(Event)) {
+        let Some(shim) = self.shims.of(pid) else {
+            return;
+        };
+        let facts = shim.facts();
+        let (gpu, names, seen) = (&mut self.gpu, &mut self.names, &mut self.seen);
+        let reason = if shim.is_ours() {
             let result = shim.drain(|kind, bytes| {
                 gpu.record(pid, kind, bytes, || facts.read(), names, &mut |event| {
                     match &event {
@@ -255,25 +362,36 @@ impl Session {
                     sink(event);
                 });
             });
-            if let Err(corrupt) = result {
-                broken.push((pid, corrupt));
+            match result {
+                Ok(_) => return,
+                Err(corrupt) => format!("process {pid} broke the memory it shares with gdiag ({corrupt}): its GPU records end here"),
             }
-        }
-        for (pid, corrupt) in broken {
-            let reason = format!("process {pid} broke the memory it shares with gdiag ({corrupt}): its GPU records end here");
-            self.refused.insert(pid);
-            self.shims.forget(pid);
-            self.shim_is(pid, ShimState::Failed, reason, sink);
-        }
-        for pid in gone {
-            for shim in self.shims.iter_mut().filter(|s| s.pid == pid) {
-                let (ring, cupti) = shim.facts().losses();
-                self.seen.lost += ring + cupti;
-            }
-            self.shims.forget(pid);
-            self.gpu.forget(pid);
-        }
+        } else {
+            format!(
+                "another gdiag has taken over the GPU of process {pid}: its GPU records end here"
+            )
+        };
+        self.refused.insert(pid);
+        self.forget(pid);
+        self.shim_is(pid, ShimState::Failed, reason, sink);
     }
+}
+
+/// What the kernel side saw that concerns the shims, in order of time.
+#[derive(Clone, Copy, Debug)]
+enum News {
+    /// A thread took the name of a shim's. `proc_pid` is the process in /proc.
+    Shim {
+        pid: Pid,
+        proc_pid: u32,
+    },
+    Exec {
+        pid: Pid,
+    },
+    /// The pid may be another's now.
+    Ended {
+        pid: Pid,
+    },
 }
 
 /// Names for what the kernel side only numbers, from /proc and the kernel's symbols.
@@ -288,8 +406,7 @@ struct Resolver {
     descriptors: HashMap<(Tid, u64), (Instant, String)>,
     /// Processes whose description is to be read, by host pid and by their pid in /proc.
     described: Vec<(Pid, u32)>,
-    /// Processes with a shim, likewise.
-    announced: Vec<(Pid, u32)>,
+    news: Vec<News>,
 }
 
 impl Lookup for Resolver {
@@ -303,6 +420,9 @@ impl Lookup for Resolver {
             .map(|frame| names.name(frame, sink))
             .collect();
         let id = self.stacks.stack(frames, sink);
+        if self.known_stacks.len() >= KNOWN_STACKS {
+            self.known_stacks.clear();
+        }
         self.known_stacks.insert(ips.to_vec(), id);
         id
     }
@@ -326,8 +446,22 @@ impl Lookup for Resolver {
         if leader && !renamed && !task.kthread {
             self.described.push((task.pid, proc_pid));
         }
-        if task.target && !leader && comm == THREAD_NAME {
-            self.announced.push((task.pid, proc_pid));
+        if !task.target {
+            return;
+        }
+        if task.reason == TaskReason::Exec {
+            self.news.push(News::Exec { pid: task.pid });
+        }
+        if !leader && comm == THREAD_NAME {
+            let pid = task.pid;
+            self.news.push(News::Shim { pid, proc_pid });
+        }
+    }
+
+    fn exit(&mut self, exit: &Exit) {
+        self.proc_tids.remove(&exit.tid);
+        if exit.tid.0 == exit.pid.0 {
+            self.news.push(News::Ended { pid: exit.pid });
         }
     }
 }

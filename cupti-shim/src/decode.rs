@@ -9,13 +9,9 @@ use gdiag_shim_layout::cupti::{
 };
 use gdiag_shim_layout::{
     kind, ApiRecord, GraphRecord, KernelRecord, MemcpyRecord, MemsetRecord, NameRecord,
-    OverheadRecord, RecordHeader, SyncRecord, MAX_NAME,
+    OverheadRecord, RecordHeader, SyncRecord, MAX_NAME, MAX_NAMES,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// Distinct names to remember. A program that makes more (a tuner that compiles kernels without
-/// end) has some sent again, under new ids.
-const MAX_NAMES: usize = 1 << 16;
 
 /// When the things that a record tells about happened, in CUPTI's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

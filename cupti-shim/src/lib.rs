@@ -15,6 +15,7 @@
 
 mod cupti;
 mod decode;
+mod launcher;
 mod locate;
 mod output;
 mod pool;
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, THREAD_NAME};
 
+use crate::launcher::Launcher;
 use crate::shared::Shared;
 use crate::worker::Worker;
 
@@ -43,8 +45,8 @@ const EXIT_LIMIT: Duration = Duration::from_millis(200);
 /// CUPTI decodes on our thread, and the program's thread-local storage is part of every stack.
 const STACK_BYTES: usize = 1 << 20;
 
-/// This process is a forked child: it has neither the thread nor the shared memory.
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// The process that has the thread and the shared memory. A forked child has neither.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The futex that a dormant shim sleeps on; null before the shared memory exists.
 static WANTED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
@@ -74,8 +76,7 @@ fn start() {
         ptr::from_ref(&shared.control().wanted).cast_mut(),
         Ordering::Release,
     );
-    // SAFETY: the handler only stores a flag, and stays mapped for good.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    OWNER.store(std::process::id(), Ordering::Relaxed);
 
     // The thread first: nothing may be turned on that nobody would ever turn off.
     let (hand_over, take) = mpsc::sync_channel::<Worker>(1);
@@ -102,12 +103,11 @@ fn start() {
     }
     let mut worker = Worker::new(shared);
     register_exit_handler();
-    let begin = if is_1(ENV_START) {
-        Worker::start_unasked
-    } else {
-        Worker::lie_down
-    };
-    guarded(&mut worker, begin);
+    let launcher = Launcher::of_environment().filter(|l| is_1(ENV_START) && l.is_alive());
+    guarded(&mut worker, |worker| match launcher {
+        Some(launcher) => worker.start_unasked(launcher),
+        None => worker.lie_down(),
+    });
     let _ = hand_over.send(worker);
 }
 
@@ -141,15 +141,12 @@ fn set_thread_name() {
     }
 }
 
-unsafe extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
-}
-
 /// Harmless to repeat: only the first to run does anything.
 pub(crate) fn register_exit_handler() {
     extern "C" fn at_exit() {
         static RAN: AtomicBool = AtomicBool::new(false);
-        if RAN.swap(true, Ordering::AcqRel) || FORKED.load(Ordering::Relaxed) {
+        // By its id, because a raw fork or clone runs no handler of `pthread_atfork`.
+        if RAN.swap(true, Ordering::AcqRel) || OWNER.load(Ordering::Relaxed) != std::process::id() {
             return;
         }
         let _ = catch_unwind(|| {

@@ -23,9 +23,11 @@ struct Loss {
 
 impl Loss {
     fn add(&mut self, count: u64, span: Span) {
-        if self.count == 0 {
-            (self.from, self.to) = (span.start, span.end);
-        } else {
+        // A record without times does not say when; those around it do.
+        if span.start > 0 {
+            if self.from == 0 {
+                self.from = span.start;
+            }
             self.from = self.from.min(span.start);
             self.to = self.to.max(span.end);
         }

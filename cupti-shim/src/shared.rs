@@ -15,6 +15,27 @@ pub(crate) fn ring_bytes(mib: Option<&str>) -> u64 {
         .map_or(RING_BYTES, |mib| mib << 20)
 }
 
+/// Under a limit on the size of files (`ulimit -f`), to make a larger memfd would be a SIGXFSZ,
+/// the end of the program: a smaller ring then, and none where not even 1 MiB is allowed.
+fn largest_allowed(ring_bytes: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is ours.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut allowed = ring_bytes;
+    while RING_OFFSET + allowed > limit.rlim_cur {
+        allowed /= 2;
+        if allowed < 1 << 20 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+    }
+    Ok(allowed)
+}
+
 /// The shared memory of this process. It is never unmapped: gdiag may come at any time.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -26,6 +47,7 @@ impl Shared {
     /// any file system and no descriptor stays open; gdiag finds it in `/proc/PID/maps`.
     pub(crate) fn create(ring_bytes: u64) -> io::Result<Shared> {
         let name = CString::new(MEMFD_NAME)?;
+        let ring_bytes = largest_allowed(ring_bytes)?;
         let len = (RING_OFFSET + ring_bytes) as usize;
         // SAFETY: the name is a C string; the descriptor is ours until it is closed below.
         let fd = unsafe {

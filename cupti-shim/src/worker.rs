@@ -17,6 +17,7 @@ use gdiag_shim_layout::{state, BEAT_TIMEOUT_MS, FLUSH_MS};
 
 use crate::cupti::{Driver, SUCCESS};
 use crate::decode::{Decoder, Seen, Span};
+use crate::launcher::Launcher;
 use crate::output::Output;
 use crate::session::{self, Cupti, Refusal, PROBE_CBID};
 use crate::shared::Shared;
@@ -24,8 +25,12 @@ use crate::{pool, sys};
 
 const MS: u64 = 1_000_000;
 
-/// A launched command collects before gdiag has found its shim. Give that more time than a beat.
+/// A launched command collects before gdiag has found its shim. Give that more time than a beat,
+/// as long as gdiag lives.
 const FIRST_BEAT_TIMEOUT_MS: u64 = 5_000;
+/// A launched program that ends before gdiag has found its shim waits for it so long: what is in
+/// the ring would be lost with the process. Less than an exit is given in all.
+const FOUND_WITHIN_MS: u64 = 150;
 /// A paused shim looks for the beat this often, for as long as it may be a short hiccup…
 const PAUSED_MS: u64 = 100;
 /// …and this often afterwards.
@@ -113,6 +118,8 @@ pub(crate) struct Worker {
     phase: Phase,
     session: u32,
     beat: Beat,
+    /// Who launched the program and has not found the shim yet.
+    launcher: Option<Launcher>,
     devices_sent: bool,
     /// A probe came back at least once, so that its absence means something.
     probe_works: bool,
@@ -135,6 +142,7 @@ impl Worker {
                 at: sys::monotonic(),
                 ever: false,
             },
+            launcher: None,
             devices_sent: false,
             probe_works: false,
             empty_before: 0,
@@ -150,7 +158,8 @@ impl Worker {
 
     /// Collects from now on, as if a collector had asked. For a process that gdiag launched: on
     /// the thread that initializes CUDA, because its first launch may follow at once.
-    pub(crate) fn start_unasked(&mut self) {
+    pub(crate) fn start_unasked(&mut self, launcher: Launcher) {
+        self.launcher = Some(launcher);
         self.out.control().wanted.store(1, Ordering::Relaxed);
         self.begin(true);
     }
@@ -180,7 +189,12 @@ impl Worker {
         let session = control.session.load(Ordering::Acquire);
         let beat = control.beat.load(Ordering::Relaxed);
         let now = sys::monotonic();
-        let alive = self.beat.look(beat, now);
+        let mut alive = self.beat.look(beat, now);
+        if self.beat.ever {
+            self.launcher = None;
+        } else if let Some(launcher) = &self.launcher {
+            alive = alive && launcher.is_alive();
+        }
         let new_session = session != self.session;
         if new_session {
             self.begin_session(session);
@@ -507,6 +521,23 @@ impl Worker {
             self.report_losses();
         }
         self.out.set_state(state::FINISHED, "", self.now());
+        self.wait_to_be_found();
+    }
+
+    /// The memory stays when gdiag has mapped it, and goes with the process when it has not.
+    fn wait_to_be_found(&mut self) {
+        let Some(launcher) = self.launcher.take() else {
+            return;
+        };
+        let control = self.out.control();
+        let deadline = sys::monotonic() + FOUND_WITHIN_MS * MS;
+        while control.beat.load(Ordering::Acquire) == 0
+            && sys::monotonic() < deadline
+            && launcher.is_alive()
+        {
+            // gdiag rings when it has come.
+            self.sleep(1, Some(Duration::from_millis(5)));
+        }
     }
 }
 

@@ -24,21 +24,21 @@ impl Intervals {
     pub(super) fn union_of(mut list: Vec<(Nanos, Nanos)>) -> Self {
         list.retain(|(from, to)| from < to);
         list.sort_unstable();
-        let mut union: Vec<(Nanos, Nanos)> = Vec::with_capacity(list.len());
-        for (from, to) in list {
-            match union.last_mut() {
-                Some(last) if from <= last.1 => last.1 = last.1.max(to),
-                Some(_) | None => union.push((from, to)),
+        list.dedup_by(|next, last| {
+            let touches = next.0 <= last.1;
+            if touches {
+                last.1 = last.1.max(next.1);
             }
-        }
-        let mut before = Vec::with_capacity(union.len());
+            touches
+        });
+        let mut before = Vec::with_capacity(list.len());
         let mut total = 0;
-        for (from, to) in &union {
+        for (from, to) in &list {
             before.push(total);
             total += to.0 - from.0;
         }
         Intervals {
-            list: union,
+            list,
             before,
             hint: Hint::default(),
         }

@@ -73,14 +73,25 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     let mut gpus = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
         let usage = device_usage(t, gpu);
-        // Where idle time cannot be told, no call overlaps it.
-        let told = trust.is_sound(t, gpu);
-        for (pid, _) in gpu.users.iter().filter(|_| told) {
-            let list = idle.entry(*pid).or_default();
-            list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
-        }
         if options.gpu.is_none_or(|wanted| wanted == index) {
-            gpus.push(explain_gpu(&engine, &trust, index, gpu, usage, options));
+            gpus.push(explain_gpu(&engine, &trust, index, gpu, &usage, options));
+        }
+        // Where idle time cannot be told, no call overlaps it.
+        if !trust.is_sound(t, gpu) {
+            continue;
+        }
+        // There can be millions of gaps: the list takes their place in memory.
+        let gaps: Vec<(Nanos, Nanos)> =
+            (usage.1.gaps.into_iter().map(|g| (g.start, g.end))).collect();
+        if let [(pid, _)] = gpu.users[..] {
+            let list = idle.entry(pid).or_default();
+            if list.is_empty() {
+                *list = gaps;
+                continue;
+            }
+        }
+        for (pid, _) in &gpu.users {
+            idle.entry(*pid).or_default().extend(&gaps);
         }
     }
     let idle = idle
@@ -139,7 +150,7 @@ fn explain_gpu(
     trust: &Trust,
     index: u32,
     gpu: &Gpu,
-    ((from, to), usage): (Window, busy::Usage),
+    &((from, to), ref usage): &(Window, busy::Usage),
     options: &Options,
 ) -> report::Gpu {
     let t = engine.t;
@@ -149,10 +160,13 @@ fn explain_gpu(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap: options.min_gap,
-        last_launcher: last_launcher(t, gpu),
+        last_launcher: match usage.gaps.last() {
+            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
+            Some(_) | None => None,
+        },
     };
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, &usage);
+    let doubts = trust.doubts(t, gpu, usage);
     let mut doubts = doubts.iter().peekable();
     let mut sums = Sums::new();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
@@ -214,8 +228,11 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
     let mut long: Vec<usize> = (0..gaps.len())
         .filter(|&i| gaps[i].len() >= options.min_gap)
         .collect();
-    long.sort_by_key(|&i| (std::cmp::Reverse(gaps[i].len()), i));
-    if let Some(most) = options.gaps {
+    if let Some(most) = options.gaps.filter(|&most| most < long.len()) {
+        if most > 0 {
+            let order = |&i: &usize| (std::cmp::Reverse(gaps[i].len()), i);
+            long.select_nth_unstable_by_key(most - 1, order);
+        }
         long.truncate(most);
     }
     long.sort_unstable();

@@ -5,6 +5,7 @@
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
@@ -55,6 +56,8 @@ pub(super) struct Engine<'a> {
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
     near_call: Hint,
+    /// By thread: see [`Engine::is_interpreter_lock`].
+    pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
@@ -86,6 +89,7 @@ impl<'a> Engine<'a> {
             lost_anywhere: spans(&|_| true),
             lost_on,
             near_call: Hint::default(),
+            switch_intervals: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,

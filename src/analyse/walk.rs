@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::analyse::cause::Cause;
+use crate::analyse::intervals::Intervals;
 use crate::analyse::partition::{Asleep, Engine, Role, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::what::{Piece, What};
@@ -176,7 +177,7 @@ impl Engine<'_> {
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
             Some((_, Context::SoftIrq(_))) if epoll => Cause::NoDemand,
             Some((_, Context::SoftIrq(_))) => Cause::Network,
-            Some((_, Context::HardIrq(_) | Context::Timer | Context::Nmi)) => Cause::Other,
+            Some((_, Context::HardIrq(_) | Context::Timer)) => Cause::Other,
             None if epoll => Cause::NoDemand,
             None => Cause::Other,
         };
@@ -239,23 +240,38 @@ impl Engine<'_> {
         }
         let from = s.span.0.saturating_sub(REACH);
         let to = Nanos(s.span.1 .0.saturating_add(REACH.0));
-        let futex = |sleep: &crate::model::thread::Sleep| {
-            sleep
-                .syscall
-                .is_some_and(|nr| t.syscalls().group(nr) == Group::Futex)
+        let waits = || {
+            t.thread(thread)
+                .states(from, to)
+                .filter(|s| self.is_futex(s))
         };
-        let mut waits = 0;
-        let mut intervals = 0;
-        for other in t.thread(thread).states(from, to) {
-            if let State::Blocked(sleep) = &other.state {
-                if futex(sleep) {
-                    let len = other.span.1.saturating_sub(other.span.0);
-                    waits += 1;
-                    intervals += usize::from(SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1);
-                }
+        self.switch_intervals(thread).overlaps(from, to) && waits().nth(1).is_some()
+    }
+
+    /// When the thread was in a futex for as long as a waiter for the interpreter lock is. Found once
+    /// for each thread: one that hands over all the time has thousands of waits in reach of each.
+    fn switch_intervals(&self, thread: ThreadIdx) -> &Intervals {
+        self.switch_intervals[thread.0 as usize].get_or_init(|| {
+            let states = self.t.thread(thread).states(Nanos::ZERO, Nanos::MAX);
+            let list = states.filter_map(|s| {
+                let (from, to) = s.span;
+                let len = to.saturating_sub(from);
+                let fits = SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1;
+                (fits && self.is_futex(&s)).then_some((from, to))
+            });
+            Intervals::union_of(list.collect())
+        })
+    }
+
+    fn is_futex(&self, s: &Stretch) -> bool {
+        match &s.state {
+            State::Blocked(sleep) => sleep
+                .syscall
+                .is_some_and(|nr| self.t.syscalls().group(nr) == Group::Futex),
+            State::Unknown | State::Running { .. } | State::Runnable { .. } | State::Exited => {
+                false
             }
         }
-        intervals >= 1 && waits >= 2
     }
 
     /// Does `waker` load data for the job of `dispatcher`?
@@ -330,11 +346,7 @@ pub(super) fn task_waker(t: &Timeline, wake: Wake) -> Option<Who> {
             let thread = t.find(wake.waker)?;
             Some(t.who(thread, wake.at))
         }
-        Context::Task
-        | Context::HardIrq(_)
-        | Context::SoftIrq(_)
-        | Context::Timer
-        | Context::Nmi => None,
+        Context::Task | Context::HardIrq(_) | Context::SoftIrq(_) | Context::Timer => None,
     }
 }
 

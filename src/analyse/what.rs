@@ -220,7 +220,6 @@ fn context_text(t: &Timeline, context: Context) -> String {
         Context::HardIrq(n) => format!("irq {}", irq_name(t, n)),
         Context::SoftIrq(n) => format!("softirq {}", softirq_name(n)),
         Context::Timer => "timer interrupt".to_string(),
-        Context::Nmi => "NMI".to_string(),
     }
 }
 
@@ -234,6 +233,5 @@ pub(super) fn waker(t: &Timeline, wake: Wake) -> Option<Waker> {
         Context::HardIrq(n) => Some(Waker::Irq(irq_name(t, n))),
         Context::SoftIrq(n) => Some(Waker::SoftIrq(softirq_name(n))),
         Context::Timer => Some(Waker::Timer),
-        Context::Nmi => Some(Waker::Irq("NMI".to_string())),
     }
 }

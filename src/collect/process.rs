@@ -3,9 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use procfs::process::Process;
+
+/// Read of a command line at most.
+const MOST_BYTES: u64 = 16 << 10;
 
 /// `0,2-3` → 0, 2, 3. `None` for anything else.
 pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
@@ -89,7 +93,7 @@ pub struct Description {
 
 pub fn describe(pid: u32) -> Description {
     let dir = Path::new("/proc").join(pid.to_string());
-    let cmdline = fs::read(dir.join("cmdline")).unwrap_or_default();
+    let cmdline = read_some(&dir.join("cmdline"));
     let cmdline: Vec<_> = cmdline
         .split(|&b| b == 0)
         .filter(|arg| !arg.is_empty())
@@ -98,12 +102,23 @@ pub fn describe(pid: u32) -> Description {
     let exe = fs::read_link(dir.join("exe"))
         .map(|path| path.to_string_lossy().into_owned())
         .unwrap_or_default();
-    let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    let cgroup = read_some(&dir.join("cgroup"));
+    let cgroup = String::from_utf8_lossy(&cgroup);
     Description {
         cmdline: cmdline.join(" "),
         exe,
         cgroup: cpu_cgroup(&cgroup).unwrap_or_default().to_string(),
     }
+}
+
+/// The beginning of a file. A command line can have any length.
+fn read_some(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(path) {
+        // What could be read before an error is worth keeping.
+        let _ = file.take(MOST_BYTES).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// The cgroup that limits the CPU: of the v1 cpu controller where there is one, else of v2.

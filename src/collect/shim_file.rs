@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use gdiag_shim_layout::ENV_START;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statvfs::{statvfs, FsFlags};
 
 /// The variable by which the CUDA driver finds a library to load at `cuInit`.
 pub const INJECTION: &str = "CUDA_INJECTION64_PATH";
@@ -26,10 +28,11 @@ pub fn install(dir: &Path) -> Result<PathBuf> {
     let path = dir.join(FILE_NAME);
     let temporary = dir.join(format!(".{FILE_NAME}.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
+        // New, and not whatever somebody has put there: the directory may be anyone's.
+        let _ = fs::remove_file(&temporary);
         let mut file = fs::OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o755)
             .open(&temporary)?;
         file.write_all(SHIM)?;
@@ -52,23 +55,48 @@ pub struct ShimFile {
     dir: PathBuf,
     path: PathBuf,
     keep: bool,
+    /// Locked: by that the shims know that gdiag lives.
+    lock: Option<Flock<fs::File>>,
 }
 
 impl ShimFile {
+    /// In the first directory that lets programs be loaded from it.
     pub fn write_temporary() -> Result<ShimFile> {
-        let base = std::env::temp_dir();
+        let usual = std::env::temp_dir();
+        let others = ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(PathBuf::from);
+        let mut first = None;
+        for base in std::iter::once(usual).chain(others) {
+            match ShimFile::write_in(&base) {
+                Ok(file) => return Ok(file),
+                Err(e) => {
+                    first.get_or_insert(e);
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| anyhow::anyhow!("no directory for temporary files")))
+    }
+
+    fn write_in(base: &Path) -> Result<ShimFile> {
+        let flags = statvfs(base).map(|fs| fs.flags());
+        if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) {
+            anyhow::bail!("{} is mounted noexec", base.display());
+        }
         let dir = (0..100)
             .map(|attempt| base.join(format!("gdiag-{}-{attempt}", std::process::id())))
             .find(|dir| fs::create_dir(dir).is_ok())
             .with_context(|| format!("cannot make a directory in {}", base.display()))?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("cannot open {} to the command", dir.display()))?;
         let mut file = ShimFile {
             path: dir.join(FILE_NAME),
             dir,
             keep: false,
+            lock: None,
         };
+        fs::set_permissions(&file.dir, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("cannot open {} to the command", file.dir.display()))?;
         file.path = install(&file.dir)?;
+        file.lock = fs::File::open(&file.path)
+            .ok()
+            .and_then(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).ok());
         Ok(file)
     }
 

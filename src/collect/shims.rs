@@ -1,20 +1,26 @@
 //! The shared memories of the shims: finding them, keeping them, giving them a sign of life.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
 use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gdiag_shim_layout::ring::{Consumer, Corrupt, Scratch};
 use gdiag_shim_layout::{state, Control, Text, BEAT_MS, MEMFD_NAME, RING_OFFSET};
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use procfs::process::Process;
 
+use crate::collect::target;
 use crate::decode::gpu::ShimFacts;
 use crate::event::Pid;
 
@@ -86,6 +92,8 @@ fn text<const N: usize>(text: &Text<N>) -> String {
 /// Why a process with a shim gives no records.
 #[derive(Debug)]
 pub enum Refusal {
+    /// The process has ended.
+    Gone,
     /// It has none.
     NoShim,
     /// Another gdiag, by its pid, collects from it.
@@ -94,12 +102,21 @@ pub enum Refusal {
     Unusable(String),
 }
 
+impl Refusal {
+    fn of(what: &str, e: &io::Error) -> Refusal {
+        match e.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => Refusal::Gone,
+            _ => Refusal::Unusable(format!("{what}: {e}")),
+        }
+    }
+}
+
 /// One process's shim.
 #[derive(Debug)]
 pub struct Shim {
     pub pid: Pid,
-    /// The pid by which /proc knows it.
-    pub proc_pid: u32,
+    /// Readable when the process has ended; its pid may be another's by then.
+    process: OwnedFd,
     mapping: Arc<Mapping>,
     consumer: Consumer,
     scratch: Box<Scratch>,
@@ -107,17 +124,19 @@ pub struct Shim {
 
 impl Shim {
     fn open(pid: Pid, proc_pid: u32) -> Result<Shim, Refusal> {
-        let unusable =
-            |what: &str, e: &dyn std::fmt::Display| Refusal::Unusable(format!("{what}: {e}"));
-        let path = find(proc_pid).ok_or(Refusal::NoShim)?;
+        let process = target::pidfd_open(proc_pid)
+            .map_err(|e| Refusal::of("its process cannot be watched", &e))?;
+        let path = find(proc_pid)
+            .map_err(|e| Refusal::of("cannot read its memory map", &e))?
+            .ok_or(Refusal::NoShim)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|e| unusable("cannot open its shared memory", &e))?;
+            .map_err(|e| Refusal::of("cannot open its shared memory", &e))?;
         let len = file
             .metadata()
-            .map_err(|e| unusable("cannot size its shared memory", &e))?
+            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
             .len();
         if !sealed(&file) {
             // Shrinking it under us would be a SIGBUS.
@@ -141,7 +160,7 @@ impl Shim {
                 0,
             )
         }
-        .map_err(|e| unusable("cannot map its shared memory", &e))?;
+        .map_err(|e| Refusal::of("cannot map its shared memory", &e.into()))?;
         let mapping = Arc::new(Mapping {
             base: base.cast(),
             len: len.get(),
@@ -151,7 +170,7 @@ impl Shim {
             .map_err(|e| Refusal::Unusable(e.to_string()))?;
         Ok(Shim {
             pid,
-            proc_pid,
+            process,
             mapping,
             consumer,
             scratch: Box::default(),
@@ -164,12 +183,13 @@ impl Shim {
 
     /// Makes it collect for us.
     fn claim(&mut self) -> Result<(), Refusal> {
-        let own = std::process::id();
+        let own = own_id();
         let control = self.mapping.control();
         loop {
             let owner = control.collector.load(Ordering::Acquire);
-            if owner != 0 && owner != own && PathBuf::from(format!("/proc/{owner}")).exists() {
-                return Err(Refusal::Taken(owner));
+            let pid = (owner >> 32) as u32;
+            if owner != 0 && owner != own && collector_id(pid) == owner {
+                return Err(Refusal::Taken(pid));
             }
             if control
                 .collector
@@ -192,34 +212,46 @@ impl Shim {
         Ok(())
     }
 
+    /// Whether another gdiag has not taken it over meanwhile, as it may when this one cannot be
+    /// seen in its PID namespace: a ring has one reader.
+    pub fn is_ours(&self) -> bool {
+        self.mapping.control().collector.load(Ordering::Acquire) == own_id()
+    }
+
+    /// Whether its process has ended, all threads of it.
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1))
+    }
+
     /// Hands each record, header included, to `each`. An error means that the target broke its ring.
     pub fn drain(&mut self, each: impl FnMut(u16, &[u8])) -> Result<u64, Corrupt> {
         self.consumer.drain(&mut self.scratch, each)
     }
 
     /// Asks it to stop and to hand over what it has.
-    pub fn release(&self) {
+    fn release(&self) {
         let control = self.mapping.control();
         control.wanted.store(0, Ordering::Release);
         wake(control);
     }
 
     /// Whether it has stopped, so that nothing more will come.
-    pub fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
+        let state = self.mapping.control().state.load(Ordering::Acquire);
         matches!(
-            self.mapping.control().state.load(Ordering::Acquire),
+            state,
             state::DORMANT | state::FINISHED | state::FAILED | state::BUSY
-        )
+        ) || self.has_ended()
     }
 
-    fn disown(&self) {
-        let own = std::process::id();
-        let _ = self.mapping.control().collector.compare_exchange(
-            own,
-            0,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+    /// Leaves it dormant and free for another gdiag, unless it is that one's already.
+    fn give_back(&self) {
+        if self.is_ours() {
+            self.release();
+            let collector = &self.mapping.control().collector;
+            let _ = collector.compare_exchange(own_id(), 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -228,16 +260,58 @@ fn sealed(file: &File) -> bool {
         .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK))
 }
 
+/// A gdiag, as [`Control::collector`] names it; 0 when no such process runs. By its start time too:
+/// the pid of one that was killed may be another's soon.
+fn collector_id(pid: u32) -> u64 {
+    let stat = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| Process::new(pid).ok()?.stat().ok());
+    stat.map_or(0, |stat| {
+        u64::from(pid) << 32 | stat.starttime & 0xffff_ffff
+    })
+}
+
+fn own_id() -> u64 {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    *OWN.get_or_init(|| collector_id(std::process::id()))
+}
+
 /// Path by which the shared memory of a process can be opened, whatever its namespaces are.
-fn find(proc_pid: u32) -> Option<PathBuf> {
-    let maps = fs::read_to_string(format!("/proc/{proc_pid}/maps")).ok()?;
+fn find(proc_pid: u32) -> io::Result<Option<PathBuf>> {
+    let device = memfd_device()?;
+    // Read line by line and as bytes: there may be many, and file names are whatever they like.
+    let maps = BufReader::new(File::open(format!("/proc/{proc_pid}/maps"))?);
+    for line in maps.split(b'\n') {
+        if let Some(range) = shim_range(&line?, &device) {
+            return Ok(Some(PathBuf::from(format!(
+                "/proc/{proc_pid}/map_files/{range}"
+            ))));
+        }
+    }
+    Ok(None)
+}
+
+/// The address range of a line of the maps, if it is a shim's memory. A file that only has the name,
+/// on a file system that may keep whoever opens it waiting, is on another device.
+fn shim_range<'a>(line: &'a [u8], device: &str) -> Option<&'a str> {
     let name = format!("/memfd:{MEMFD_NAME} (deleted)");
-    let range = maps
-        .lines()
-        .find(|line| line.ends_with(&name))?
-        .split_whitespace()
-        .next()?;
-    Some(PathBuf::from(format!("/proc/{proc_pid}/map_files/{range}")))
+    let line = std::str::from_utf8(line.strip_suffix(name.as_bytes())?).ok()?;
+    let mut fields = line.split_ascii_whitespace();
+    let (range, _mode, _offset, dev, _inode) = (
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+    );
+    (dev == device && fields.next().is_none()).then_some(range)
+}
+
+/// The device of memfds, as in the maps: one for the whole kernel.
+fn memfd_device() -> io::Result<String> {
+    let own = File::from(memfd_create(c"gdiag", MFdFlags::MFD_CLOEXEC)?);
+    let dev = own.metadata()?.dev();
+    Ok(format!("{:02x}:{:02x}", libc::major(dev), libc::minor(dev)))
 }
 
 /// Wakes a shim that sleeps on `wanted`.
@@ -291,32 +365,22 @@ impl Shims {
 
     /// Collects from the shim of a process, if it has one and nobody else does.
     pub fn attach(&mut self, pid: Pid, proc_pid: u32) -> Result<&mut Shim, Refusal> {
-        let known = self.shims.iter().position(|s| s.pid == pid);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let mut shim = Shim::open(pid, proc_pid)?;
-                shim.claim()?;
-                if let Ok(mut list) = self.beating.lock() {
-                    list.push(Arc::clone(&shim.mapping));
-                }
-                self.shims.push(shim);
-                self.shims.len() - 1
-            }
-        };
-        Ok(&mut self.shims[index])
+        let mut shim = Shim::open(pid, proc_pid)?;
+        shim.claim()?;
+        if let Ok(mut list) = self.beating.lock() {
+            list.push(Arc::clone(&shim.mapping));
+        }
+        self.shims.push(shim);
+        let last = self.shims.len() - 1;
+        Ok(&mut self.shims[last])
     }
 
-    pub fn knows(&self, pid: Pid) -> bool {
-        self.shims.iter().any(|s| s.pid == pid)
+    pub fn of(&mut self, pid: Pid) -> Option<&mut Shim> {
+        self.shims.iter_mut().find(|s| s.pid == pid)
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Shim> {
         self.shims.iter_mut()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.shims.is_empty()
     }
 
     /// Forgets the shim of a process: it is broken, or its process has gone and all was read.
@@ -325,39 +389,97 @@ impl Shims {
             return;
         };
         let shim = self.shims.swap_remove(index);
-        shim.disown();
+        shim.give_back();
         if let Ok(mut list) = self.beating.lock() {
             list.retain(|m| !Arc::ptr_eq(m, &shim.mapping));
         }
     }
 
-    /// Stops all shims, and calls `drain` until they have handed over everything, or `patience` is over.
-    pub fn finish(&mut self, patience: Duration, mut drain: impl FnMut(&mut Shims)) {
-        for shim in &self.shims {
+    /// Asks all to stop and to hand over what they have.
+    pub fn release(&self) {
+        for shim in self.shims.iter().filter(|shim| shim.is_ours()) {
             shim.release();
         }
-        let deadline = Instant::now() + patience;
-        loop {
-            let idle = self.shims.iter().all(Shim::is_idle);
-            drain(self);
-            if idle || Instant::now() >= deadline {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+    }
+
+    /// The processes whose shims have not stopped yet.
+    pub fn busy(&self) -> Vec<Pid> {
+        let busy = self.shims.iter().filter(|shim| !shim.is_idle());
+        busy.map(|shim| shim.pid).collect()
     }
 }
 
 impl Drop for Shims {
     fn drop(&mut self) {
         for shim in &self.shims {
-            shim.release();
-            shim.disown();
+            shim.give_back();
         }
         self.stop.store(true, Ordering::Relaxed);
         if let Some(heart) = self.heart.take() {
             heart.thread().unpark();
             let _ = heart.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_memfd_of_that_name_is_a_shims_memory() {
+        let line = |dev: &str, path: &str| {
+            format!("7f0000000000-7f0002001000 rw-s 00000000 {dev} 1042      {path}")
+        };
+        let range = |line: String| shim_range(line.as_bytes(), "00:01").map(str::to_string);
+        let name = "/memfd:gdiag-shim (deleted)";
+        assert_eq!(
+            range(line("00:01", name)).as_deref(),
+            Some("7f0000000000-7f0002001000")
+        );
+        for other in [
+            line("00:2a", name),
+            line("00:01", &format!("/mnt{name}")),
+            line("00:01", &format!("/a b{name}")),
+            line("00:01", "/memfd:gdiag-shim"),
+            name.to_string(),
+            String::new(),
+        ] {
+            assert_eq!(range(other.clone()), None, "{other}");
+        }
+        let mut bytes = b"\xff ".to_vec();
+        bytes.extend(line("00:01", name).as_bytes());
+        assert_eq!(shim_range(&bytes, "00:01"), None);
+    }
+
+    #[test]
+    fn this_process_has_memfds_where_they_are_looked_for() {
+        let file = File::from(memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(4096).unwrap();
+        // SAFETY: a new mapping that nobody uses.
+        let map = unsafe {
+            let len = NonZeroUsize::new(4096).unwrap();
+            mmap(
+                None,
+                len,
+                ProtFlags::PROT_READ,
+                MapFlags::MAP_SHARED,
+                &file,
+                0,
+            )
+            .unwrap()
+        };
+        let found = find(std::process::id()).unwrap();
+        // SAFETY: mapped above.
+        unsafe { munmap(map, 4096).unwrap() };
+        assert!(found.is_some_and(|path| path.starts_with("/proc")));
+    }
+
+    #[test]
+    fn a_collector_is_known_by_its_start_too() {
+        let own = own_id();
+        assert_eq!((own >> 32) as u32, std::process::id());
+        assert_eq!(own, collector_id(std::process::id()));
+        assert_eq!(collector_id(u32::MAX), 0);
     }
 }

@@ -86,6 +86,10 @@ impl Command {
         let (start_read, start) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
         let (failure, failure_write) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
 
+        // Where it is ignored, as some supervisors leave it, children leave no status behind.
+        // SAFETY: the default disposition installs no handler.
+        let on_child = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+
         // SAFETY: one thread (see above), and the child only reads, writes, execs and exits.
         match unsafe { fork() }.context("cannot fork")? {
             ForkResult::Child => {
@@ -97,8 +101,13 @@ impl Command {
                     let _ =
                         nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
                     // Rust ignores SIGPIPE; the program must not inherit that.
-                    // SAFETY: restoring the default disposition installs no handler.
-                    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+                    // SAFETY: neither installs a handler: gdiag never had one.
+                    unsafe {
+                        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                        if on_child == libc::SIG_IGN {
+                            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                        }
+                    }
                     let errno = execve(&file, &argv, &env).err().unwrap_or(Errno::EINVAL);
                     let _ = nix::unistd::write(&failure_write, &(errno as i32).to_ne_bytes());
                 }

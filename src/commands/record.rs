@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -24,14 +25,14 @@ use crate::units::{Count, Nanos};
 /// A killed gdiag loses at most this much of what it had read.
 const FLUSH: Nanos = Nanos::from_secs(1);
 
+/// Least time between two looks, however urgent: each disturbs every CPU a little, and a target that
+/// starts programs without end would have gdiag look without end.
+const URGENT_STEP: Nanos = Nanos::from_millis(5);
+
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
     let signals = Signals::block()?;
-    let program = options
-        .command
-        .first()
-        .map(|name| resolve(name))
-        .transpose()?;
+    let program = options.command.first().map(resolve).transpose()?;
     let pids = match &options.target {
         Target::Pids(pids) => pids
             .iter()
@@ -42,11 +43,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
 
     // Forked before anything starts a thread; it waits until it is watched.
     let launch = options.target == Target::Command;
-    let shim = if launch {
-        shim_to_carry(options)?
-    } else {
-        None
-    };
+    let shim = if launch { shim_to_carry(options) } else { None };
     let mut command = match &program {
         Some(program) => Some(Command::prepare(
             program,
@@ -59,6 +56,9 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         )?),
         None => None,
     };
+
+    // Only now: the command keeps the limit that gdiag was started with.
+    raise_open_files();
 
     let targets = match (&command, launch) {
         (Some(command), true) => vec![command.pid()],
@@ -147,14 +147,27 @@ fn watch(
     let start = clock::monotonic();
     let deadline = options.duration.map(|d| start + d);
     let mut next_step = start + STEP;
+    let mut last_step = Nanos::ZERO;
     let mut next_flush = start + FLUSH;
     let mut alive: Vec<BorrowedFd<'_>> = watched.iter().map(AsFd::as_fd).collect();
     loop {
         let now = clock::monotonic();
-        let until = deadline.map_or(next_step, |d| d.min(next_step));
+        // Whatever is there so soon after the last look has to wait a little.
+        let rested = now >= last_step + URGENT_STEP;
+        let next = if rested {
+            next_step
+        } else {
+            last_step + URGENT_STEP
+        };
+        let until = deadline.map_or(next, |d| d.min(next));
         let wait = until.saturating_sub(now).0.div_ceil(1_000_000);
         let mut fds = vec![PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
-        fds.push(PollFd::new(session.epoll_fd(), PollFlags::POLLIN));
+        let urgent = if rested {
+            PollFlags::POLLIN
+        } else {
+            PollFlags::empty()
+        };
+        fds.push(PollFd::new(session.epoll_fd(), urgent));
         fds.extend(command.map(|c| PollFd::new(c.pidfd(), PollFlags::POLLIN)));
         fds.extend(alive.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         let timeout = PollTimeout::try_from(wait.min(1000)).unwrap_or(PollTimeout::MAX);
@@ -169,6 +182,7 @@ fn watch(
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
             next_step = now + STEP;
+            last_step = clock::monotonic();
         }
         if now >= next_flush {
             recording.flush();
@@ -225,6 +239,7 @@ fn finish(
 ) -> Result<u8> {
     let now = clock::monotonic();
     let seen = session.seen;
+    let mut warnings = session.warnings();
     if seen.shims == 0 || seen.gpu_operations == 0 {
         let why = match session.refused() {
             _ if seen.shims == 0 => "no CUDA was seen in the target: host side only".to_string(),
@@ -234,14 +249,13 @@ fn finish(
             }
             Some((_, reason)) => format!("no GPU records: {reason}"),
         };
-        session.warnings.insert(0, why);
+        warnings.insert(0, why);
     }
     let gpu_source = match (seen.gpu_operations, seen.simulated) {
         (0, _) => GpuSource::None,
         (_, true) => GpuSource::Simulated,
         (_, false) => GpuSource::Cupti,
     };
-    let warnings = std::mem::take(&mut session.warnings);
     drop(session);
     let stats = recording.finish(&Summary {
         end_mono_ns: now.0,
@@ -285,6 +299,13 @@ fn say(options: &RecordOptions, text: std::fmt::Arguments<'_>) {
     }
 }
 
+/// A descriptor for each process with a shim, and some for BPF: more than the usual limit, perhaps.
+fn raise_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
 fn resolve(name: &OsString) -> Result<PathBuf> {
     Ok(target::resolve(name, std::env::var_os("PATH").as_deref())?)
 }
@@ -313,7 +334,7 @@ fn check_pid(pid: Pid) -> Result<u32> {
 }
 
 /// The library for a launched command, unless its place is taken or it is switched off.
-fn shim_to_carry(options: &RecordOptions) -> Result<Option<shim_file::ShimFile>> {
+fn shim_to_carry(options: &RecordOptions) -> Option<shim_file::ShimFile> {
     if let Some(other) = std::env::var_os(shim_file::INJECTION).filter(|v| !v.is_empty()) {
         say(
             options,
@@ -323,9 +344,20 @@ fn shim_to_carry(options: &RecordOptions) -> Result<Option<shim_file::ShimFile>>
                 other.to_string_lossy()
             ),
         );
-        return Ok(None);
+        return None;
     }
-    shim_file::ShimFile::write_temporary().map(Some)
+    match shim_file::ShimFile::write_temporary() {
+        Ok(file) => Some(file),
+        Err(e) => {
+            say(
+                options,
+                format_args!(
+                    "no place for the shim, so there will be no GPU records: {e:#} (set TMPDIR)"
+                ),
+            );
+            None
+        }
+    }
 }
 
 fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta> {

@@ -4,7 +4,7 @@
 //! thread that nobody knows is counted or marked, never believed.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use gdiag_shim_layout as layout;
 use gdiag_shim_layout::{kind, state};
@@ -21,6 +21,12 @@ use crate::units::Nanos;
 
 /// An operation that ends later than this after the newest clock pair has an impossible time.
 const FUTURE: Nanos = Nanos::from_secs(1);
+
+/// How long ago records may have been lost that do not say when they were made.
+const LOSS_AGE: Nanos = Nanos::from_secs(1);
+
+/// Threads that are remembered beyond their end; their last records come within seconds.
+const ENDED_THREADS: usize = 8192;
 
 /// CUPTI's number for "no single stream".
 const NO_STREAM: u32 = u32::MAX;
@@ -51,6 +57,8 @@ pub struct GpuDecoder {
     clock: Clock,
     newest: Nanos,
     processes: HashMap<Pid, PerProcess>,
+    /// Threads that have ended, oldest first: records that name them may still come.
+    ended: VecDeque<(Pid, Tid)>,
     /// Records of a kind or length that this program does not know.
     pub malformed: u64,
     /// Why a shim did not record, in its own words: the last one that said so.
@@ -68,6 +76,35 @@ impl GpuDecoder {
     pub fn task(&mut self, task: &Task) {
         let process = self.processes.entry(task.pid).or_default();
         process.tids.insert(task.ns_tid.0, task.tid);
+    }
+
+    /// Tells that a thread has ended. It is remembered until many more have.
+    pub fn exit(&mut self, pid: Pid, tid: Tid) {
+        self.ended.push_back((pid, tid));
+        if self.ended.len() <= ENDED_THREADS {
+            return;
+        }
+        let Some((pid, tid)) = self.ended.pop_front() else {
+            return;
+        };
+        if let Some(process) = self.processes.get_mut(&pid) {
+            // Most have the same id inside of their PID namespace, or are in none.
+            if process.tids.get(&tid.0) == Some(&tid) {
+                process.tids.remove(&tid.0);
+            } else {
+                process.tids.retain(|_, host| *host != tid);
+            }
+            if process.tids.is_empty() {
+                self.processes.remove(&pid);
+            }
+        }
+    }
+
+    /// Tells that the process became another program, whose shim numbers its names anew.
+    pub fn exec(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.names.clear();
+        }
     }
 
     /// Forgets a process that has ended and whose records were all read.
@@ -131,11 +168,16 @@ impl GpuDecoder {
         let (r, rest) = layout::NameRecord::read_from_prefix(bytes).ok()?;
         let text = rest.get(..usize::try_from(r.len).ok()?)?;
         let id = names.name(&String::from_utf8_lossy(text), sink);
-        self.processes
-            .entry(pid)
-            .or_default()
-            .names
-            .insert(r.hdr.aux, id);
+        let known = &mut self.processes.entry(pid).or_default().names;
+        if known.len() >= 2 * layout::MAX_NAMES {
+            // The shim uses none but the last so many, and a broken one is not worth the memory.
+            let newest = r.hdr.aux;
+            known.retain(|id, _| newest.wrapping_sub(*id) < layout::MAX_NAMES as u32);
+            if known.len() >= 2 * layout::MAX_NAMES {
+                known.clear();
+            }
+        }
+        known.insert(r.hdr.aux, id);
         Some(())
     }
 
@@ -329,7 +371,10 @@ impl GpuDecoder {
             0 => LossSource::ShimRing(pid),
             _ => LossSource::Cupti(pid),
         };
-        let (from, to) = self.span(r.from, r.to)?;
+        // Counted even when its time makes no sense: then it was between the last looks.
+        let (from, to) = self
+            .span(r.from, r.to)
+            .unwrap_or_else(|| (self.newest.saturating_sub(LOSS_AGE), self.newest));
         sink(Event::Loss(Loss {
             source,
             count: r.count,
@@ -579,6 +624,90 @@ mod tests {
                 "{events:?}"
             );
         }
+    }
+
+    fn thread(tid: u32) -> Task {
+        Task {
+            ts: Nanos(1),
+            tid: Tid(tid),
+            pid: PID,
+            ppid: Pid(1),
+            comm: NameId(0),
+            start: Nanos(1),
+            ns_tid: Tid(tid),
+            ns_pid: PID,
+            cgroup: 0,
+            prio: 120,
+            reason: TaskReason::Seen,
+            target: true,
+            kthread: false,
+            state: TaskState::Running,
+            syscall: None,
+        }
+    }
+
+    #[test]
+    fn threads_that_come_and_go_without_end_take_no_memory_without_end() {
+        let mut decoder = decoder();
+        decoder.task(&thread(1));
+        let last = 3 * u32::try_from(ENDED_THREADS).unwrap();
+        for tid in 2..=last {
+            decoder.task(&thread(tid));
+            decoder.exit(PID, Tid(tid));
+        }
+        assert_eq!(decoder.processes[&PID].tids.len(), ENDED_THREADS + 1);
+        assert_eq!(decoder.tid(PID, 1), Tid(1), "it lives");
+        assert_eq!(decoder.tid(PID, last), Tid(last), "records may still come");
+        assert_eq!(decoder.tid(PID, 2), Tid::UNKNOWN);
+    }
+
+    #[test]
+    fn names_without_end_take_no_memory_without_end() {
+        let mut decoder = decoder();
+        let name = |decoder: &mut GpuDecoder, id| {
+            let mut hdr = header::<layout::NameRecord>(kind::NAME, id);
+            hdr.size += 8;
+            let record = layout::NameRecord {
+                hdr,
+                len: 8,
+                pad: 0,
+            };
+            let bytes = [record.as_bytes(), b"samename"].concat();
+            decode(decoder, kind::NAME, &bytes);
+        };
+        let most = 2 * layout::MAX_NAMES;
+        for id in 1..u32::try_from(2 * most).unwrap() {
+            name(&mut decoder, id);
+        }
+        let names = &decoder.processes[&PID].names;
+        assert!(names.len() <= most);
+        let newest = u32::try_from(2 * most).unwrap() - 1;
+        let oldest_in_use = newest - u32::try_from(layout::MAX_NAMES).unwrap() + 1;
+        assert!((oldest_in_use..=newest).all(|id| names.contains_key(&id)));
+        // Numbers that no shim would give.
+        for id in (0..u32::MAX).step_by(7919).take(2 * most) {
+            name(&mut decoder, id);
+        }
+        assert!(decoder.processes[&PID].names.len() <= most);
+    }
+
+    #[test]
+    fn a_loss_counts_also_when_its_time_makes_no_sense() {
+        let mut decoder = decoder();
+        let record = layout::LostRecord {
+            hdr: header::<layout::LostRecord>(kind::LOST, 0),
+            count: 7,
+            from: 0,
+            to: 5,
+        };
+        let events = decode(&mut decoder, kind::LOST, record.as_bytes());
+        let [Event::Loss(loss)] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(
+            (loss.count, loss.from, loss.to),
+            (7, Nanos(1_000_000_000), Nanos(2_000_000_000))
+        );
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub trait Lookup {
     /// A thread's identity is about to be handed out. `proc_tid` and `proc_pid` are its ids in the
     /// PID namespace of gdiag, so in /proc; 0 when it cannot be seen there.
     fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32);
+    /// A thread has ended, and its id may be another's.
+    fn exit(&mut self, exit: &Exit);
 }
 
 /// Records of all CPUs between two reads of the ring buffers, and what could not be read yet.
@@ -101,7 +103,7 @@ impl Batch {
                 (r.hdr.ts_ns, Record::Task(Box::new(r)))
             })?,
             rec::GDIAG_REC_EXIT => {
-                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?
+                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?;
             }
             rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
@@ -218,12 +220,16 @@ fn event(
             lookup.task(&task, &comm, t.proc_tid, t.proc_pid);
             Event::Task(task)
         }
-        Record::Exit(e) => Event::Exit(Exit {
-            ts: Nanos(e.hdr.ts_ns),
-            tid: Tid(e.hdr.tid),
-            pid: Pid(e.pid),
-            code: e.exit_code,
-        }),
+        Record::Exit(e) => {
+            let exit = Exit {
+                ts: Nanos(e.hdr.ts_ns),
+                tid: Tid(e.hdr.tid),
+                pid: Pid(e.pid),
+                code: e.exit_code,
+            };
+            lookup.exit(&exit);
+            Event::Exit(exit)
+        }
         Record::Wait(w) => {
             let frames = (w.frames as usize).min(w.ips.len());
             let raw = RawWait {

@@ -49,7 +49,6 @@ pub(super) fn pack_context(context: Context) -> (u8, u16) {
         Context::HardIrq(n) => (1, n),
         Context::SoftIrq(n) => (2, n),
         Context::Timer => (3, 0),
-        Context::Nmi => (4, 0),
     }
 }
 
@@ -58,7 +57,6 @@ pub(super) fn unpack_context(kind: u8, number: u16) -> Context {
         1 => Context::HardIrq(number),
         2 => Context::SoftIrq(number),
         3 => Context::Timer,
-        4 => Context::Nmi,
         _ => Context::Task,
     }
 }

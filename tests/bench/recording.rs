@@ -4,7 +4,8 @@
 //! `host`: threads that wake each other on 16 CPUs, with waits that have stacks. `gpu`: a training job
 //! as the H200 recorded it: two threads launch small kernels and hand over to each other, wait in
 //! synchronising calls, are preempted by a foreign program, and wait for loader processes. The
-//! GPU's records come in batches, later than the host's of the same time.
+//! GPU's records come in batches, later than the host's of the same time. `locks`: the same, but the two
+//! threads hand over at each launch.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)]
 
@@ -29,7 +30,7 @@ const POLL: u16 = 7;
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, count, path] = arguments.as_slice() else {
-        bail!("usage: recording host|gpu EVENTS FILE");
+        bail!("usage: recording host|gpu|locks EVENTS FILE");
     };
     let count: u64 = count.parse().context("EVENTS is a number")?;
     let meta = Meta {
@@ -50,8 +51,9 @@ fn main() -> anyhow::Result<()> {
     };
     let (end, gpu_source) = match mode.as_str() {
         "host" => (host(&mut out, count)?, GpuSource::None),
-        "gpu" => (gpu(&mut out, count)?, GpuSource::Simulated),
-        _ => bail!("the mode is host or gpu"),
+        "gpu" => (gpu(&mut out, count, 60)?, GpuSource::Simulated),
+        "locks" => (gpu(&mut out, count, 1)?, GpuSource::Simulated),
+        _ => bail!("the mode is host, gpu or locks"),
     };
     let stats = out.writer.finish(&Summary {
         end_mono_ns: end,
@@ -363,7 +365,8 @@ impl Job<'_> {
     }
 }
 
-fn gpu(out: &mut Out, count: u64) -> anyhow::Result<u64> {
+/// `in_a_row`: launches of a thread before it hands over.
+fn gpu(out: &mut Out, count: u64, in_a_row: u64) -> anyhow::Result<u64> {
     out.wait_stack()?;
     let kernels: Vec<(u32, String)> = (100..160)
         .map(|id| {
@@ -410,21 +413,23 @@ fn gpu(out: &mut Out, count: u64) -> anyhow::Result<u64> {
     job.out.switch(job.now, MAIN.1, (IDLE, MAIN.0), None)?;
     let mut step = 0;
     while job.out.count() < count {
-        for _ in 0..60 {
+        for _ in 0..in_a_row {
             job.launch(MAIN.0);
             if job.out.random.below(400) == 0 {
                 job.preempt()?;
             }
         }
         job.hand_over(MAIN, BACKWARD)?;
-        for _ in 0..40 {
+        for _ in 0..in_a_row * 2 / 3 + 1 {
             job.launch(BACKWARD.0);
         }
         job.hand_over(BACKWARD, MAIN)?;
-        job.synchronise()?;
         step += 1;
-        if step % 4 == 0 {
-            job.load(workers[step / 4 % 2])?;
+        if step % 60 < in_a_row {
+            job.synchronise()?;
+        }
+        if step % 240 < in_a_row {
+            job.load(workers[(step / 240 % 2) as usize])?;
         }
         if step % 20 == 0 {
             job.flush()?;

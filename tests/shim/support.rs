@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,14 @@ impl Target {
             println!("skipped: needs root");
             return None;
         }
+        // As gdiag does, by which a launched program knows that it lives.
+        static LOCK: OnceLock<File> = OnceLock::new();
+        LOCK.get_or_init(|| {
+            let file = File::open(env!("GDIAG_SHIM_SO")).unwrap();
+            // SAFETY: a plain call on an open descriptor.
+            assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+            file
+        });
         let mut child = Command::new(env::current_exe().unwrap())
             .args([
                 "program",

@@ -58,7 +58,8 @@ const _: () = assert!(
     "a dead collector is noticed within a second"
 );
 
-/// Environment of a command that gdiag launches: collect from `cuInit` on, without being asked.
+/// Environment of a command that gdiag launches: collect from `cuInit` on, without being asked,
+/// as long as gdiag holds an exclusive `flock` on the file that the shim was loaded from.
 pub const ENV_START: &str = "GDIAG_SHIM_START";
 /// Kill switch: `GDIAG_DISABLE=1` makes the shim return from its entry at once.
 pub const ENV_DISABLE: &str = "GDIAG_DISABLE";
@@ -131,9 +132,10 @@ pub struct Control {
     pub session: AtomicU32,
     /// Sign of life of the collector.
     pub beat: AtomicU64,
-    /// Host pid of the collector, for a second gdiag that wants the same process.
-    pub collector: AtomicU32,
-    _pad1: [u8; 44],
+    /// Who collects, for a second gdiag that wants the same process: its pid in the high half, the
+    /// low half of its start time (field 22 of `/proc/PID/stat`) in the low one. 0: nobody.
+    pub collector: AtomicU64,
+    _pad1: [u8; 40],
     /// Bytes read, ever.
     pub tail: AtomicU64,
     _pad2: [u8; 56],
@@ -219,6 +221,10 @@ pub struct NameRecord {
 
 /// Longest kernel name in bytes. Templates make names of 20,000 characters; the record's size is 16 bits.
 pub const MAX_NAME: usize = 32 * 1024;
+
+/// Distinct names that a shim remembers. A program that makes more (a tuner that compiles kernels
+/// without end) has some sent again under new ids, which go up by one: only the last so many are in use.
+pub const MAX_NAMES: usize = 1 << 16;
 
 /// A kernel (CUPTI kind CONCURRENT_KERNEL). `aux` is the id of its name.
 #[repr(C)]

@@ -48,7 +48,6 @@ fn context() -> impl Strategy<Value = Context> {
         1 => Just(Context::Timer),
         1 => (0..50u16).prop_map(Context::HardIrq),
         1 => (0..12u16).prop_map(Context::SoftIrq),
-        1 => Just(Context::Nmi),
     ]
 }
 

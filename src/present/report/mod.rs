@@ -12,7 +12,7 @@ mod gap;
 
 use std::io::{self, Write};
 
-use crate::analyse::report::{Gpu, Quality, Report, ThreadRef};
+use crate::analyse::report::{CauseRow, Gpu, Quality, Report, ThreadRef};
 use crate::present::page::{Page, Paint};
 use crate::present::style::Style;
 use crate::store::meta::{GpuSource, Meta, Summary};
@@ -89,13 +89,10 @@ fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -
             .first()
             .filter(|_| !is_busy(gpu) && gpu.idle.is_some())
         {
-            let share = Share(top.share);
-            let (waited_for, id) = (top.cause.waited_for(), top.cause.id());
-            page.labelled(
-                Paint::Plain,
-                "  ",
-                &format!("most of all it waited for {waited_for} ({id}, {share} of idle)"),
-            )?;
+            page.labelled(Paint::Plain, "  ", &accusation(top))?;
+            if !top.cause.fix().is_empty() {
+                page.labelled(Paint::Remedy, "  fix: ", top.cause.fix())?;
+            }
         }
     }
     if simulated {
@@ -105,6 +102,19 @@ fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -
         )?;
     }
     Ok(())
+}
+
+/// What the worst cause is, and whose.
+fn accusation(top: &CauseRow) -> String {
+    let share = Share(top.share);
+    let (waited_for, id) = (top.cause.waited_for(), top.cause.id());
+    let who = top.by.first().filter(|blame| blame.who.is_some());
+    let who = who.map_or(String::new(), |blame| {
+        let part = Share(blame.total.share_of(top.total));
+        let who = who_and_what(blame.who.as_ref(), &blame.what);
+        format!("; {part} of that is {who}")
+    });
+    format!("most of all it waited for {waited_for} ({id}, {share} of idle){who}")
 }
 
 /// One sentence: how idle, of how long, and how much of that is explained.
