@@ -716,6 +716,32 @@ fn waiting_for_a_loader_that_works_is_data_loading() {
     );
 }
 
+/// Check that the start of a loader counts as loading: the thread that delivers did not exist yet.
+#[test]
+fn before_a_helper_was_born_its_process_was_the_late_one() {
+    let feeder = WORKER + 1;
+    let r = after(
+        before()
+            .runs(500, 2, WORKER)
+            .born(6_000, feeder, WORKER, WORKER, "pt_data_worker")
+            .runs(6_000, 3, feeder)
+            .main_sleeps((1_000, 9_000), S, Some(POLL), Some(feeder)),
+    );
+    assert_eq!(total(&r, Cause::Unknown), 0);
+    assert_eq!(total(&r, Cause::DataLoading), 8_000);
+    let by = &r.gpus[0].causes[0].by;
+    let time_of = |tid: u32| {
+        by.iter()
+            .filter(|b| b.who.as_ref().is_some_and(|w| w.tid == Tid(tid)))
+            .map(|b| b.total)
+            .sum::<Nanos>()
+    };
+    assert_eq!(
+        (time_of(WORKER), time_of(feeder)),
+        (us(5_000) - us(0), us(3_000) - us(0))
+    );
+}
+
 #[test]
 fn waiting_for_a_loader_that_reads_is_the_disk() {
     let r = after(
