@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gdiag::event::{Event, GpuOp, NameId, Pid, ShimState};
+use gdiag::event::{Define, Event, Exit, GpuOp, LossSource, NameId, Pid, ShimState, Task};
 use gdiag::store::{Reader, StoreError};
 use gdiag_shim_layout::{state, Control, MEMFD_NAME};
 
@@ -294,7 +294,10 @@ pub struct Recorded {
     pub ops: Vec<GpuOp>,
     pub states: Vec<(Pid, ShimState, u64)>,
     pub names: HashMap<NameId, String>,
-    pub bpf_lost: u64,
+    /// What BPF lost: CPU, how many, from, to.
+    pub bpf_losses: Vec<(u16, u64, u64, u64)>,
+    pub tasks: Vec<Task>,
+    pub exits: Vec<Exit>,
     pub whole: bool,
 }
 
@@ -306,20 +309,27 @@ impl Recorded {
             match event {
                 Event::GpuOp(op) => recorded.ops.push(*op),
                 Event::Shim(shim) => recorded.states.push((shim.pid, shim.state, shim.ts.0)),
-                Event::Define(gdiag::event::Define::Name { id, text }) => {
+                Event::Define(Define::Name { id, text }) => {
                     recorded.names.insert(*id, text.clone());
                 }
                 Event::Loss(loss) => {
-                    if let gdiag::event::LossSource::Bpf(_) = loss.source {
-                        recorded.bpf_lost += loss.count;
+                    if let LossSource::Bpf(cpu) = loss.source {
+                        let (from, to) = (loss.from.0, loss.to.0);
+                        recorded.bpf_losses.push((cpu.0, loss.count, from, to));
                     }
                 }
+                Event::Task(task) => recorded.tasks.push(task.clone()),
+                Event::Exit(exit) => recorded.exits.push(*exit),
                 _ => {}
             }
             ControlFlow::Continue(())
         })?;
         recorded.whole = reader.coverage().is_whole();
         Ok(recorded)
+    }
+
+    pub fn bpf_lost(&self) -> u64 {
+        self.bpf_losses.iter().map(|loss| loss.1).sum()
     }
 
     pub fn ops_of(&self, pid: u32) -> impl Iterator<Item = &GpuOp> {
