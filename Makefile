@@ -49,6 +49,13 @@ demo: all simgpu
 test: simgpu
 	$(CARGO) test --locked --workspace $(FEATURES)
 
+# Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
+.PHONY: bless
+bless: setup
+	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --lib present
+	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --test golden reports_are_as_approved
+	@git --no-pager diff --stat -- tests/data src/present/testdata
+
 .PHONY: lint
 lint:
 	@sh tests/setup.sh build lint

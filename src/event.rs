@@ -217,7 +217,6 @@ pub enum Context {
     SoftIrq(u16),
     /// The local timer, or another vector without an interrupt number.
     Timer,
-    Nmi,
 }
 
 /// `wakee` was made runnable.

@@ -75,8 +75,7 @@ impl Session {
     /// Starts the kernel side. `sink` gets what can be said before anything happens.
     pub fn start(plan: &Plan, sink: &mut dyn FnMut(Event)) -> Result<Session> {
         let mut lookup = Resolver::default();
-        // Reads all the kernel's symbols, which takes longer than some programs live.
-        lookup.symbols.stack(&[1]);
+        lookup.symbols.load();
         let bpf = Bpf::start(plan)?;
         let mut session = Session {
             bpf,
@@ -139,6 +138,11 @@ impl Session {
         } else {
             self.more_warnings += 1;
         }
+    }
+
+    /// Why a shim of the target did not record.
+    pub fn refused(&self) -> Option<&(ShimState, String)> {
+        self.gpu.refused.as_ref()
     }
 
     /// Reads everything that happened before now. Call it at least every 100 ms.

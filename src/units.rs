@@ -124,7 +124,7 @@ impl FromStr for Nanos {
         };
         let value: f64 = number.parse().map_err(|_| bad())?;
         let ns = value * scale;
-        if !ns.is_finite() || ns < 0.0 || ns > 9.2e18 {
+        if !(0.0..=9.2e18).contains(&ns) {
             return Err(bad());
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -181,7 +181,7 @@ impl fmt::Display for Count {
         let digits = self.0.to_string();
         let mut text = String::with_capacity(digits.len() + digits.len() / 3);
         for (i, c) in digits.chars().enumerate() {
-            if i > 0 && (digits.len() - i) % 3 == 0 {
+            if i > 0 && (digits.len() - i).is_multiple_of(3) {
                 text.push(',');
             }
             text.push(c);

@@ -6,8 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::OpKind;
-use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{Op, StreamIdx};
+use crate::model::ops::Op;
 use crate::units::Nanos;
 
 /// An interval in which the device had no operation.
@@ -74,12 +73,17 @@ pub(super) fn usage(ops: &[Op], from: Nanos, to: Nanos) -> Usage {
         (Union::default(), Union::default(), Union::default());
     let mut end = from;
     let mut opener = None;
-    let mut last_on_stream: FxHashMap<StreamIdx, u32> = FxHashMap::default();
+    // By the number of the stream; they count up from 0.
+    let mut last_on_stream: Vec<Option<u32>> = Vec::new();
     for (i, op) in ops.iter().enumerate() {
         if op.outlasts_followers() {
             continue;
         }
-        let before_on_stream = last_on_stream.insert(op.stream, index(i));
+        let stream = op.stream.0 as usize;
+        if last_on_stream.len() <= stream {
+            last_on_stream.resize(stream + 1, None);
+        }
+        let before_on_stream = last_on_stream[stream].replace(index(i));
         if op.start >= to {
             break;
         }

@@ -3,7 +3,9 @@
 
 use crate::analyse::cause::Cause;
 use crate::model::api::Class;
-use crate::model::gpu::{Call, GpuLog};
+use crate::model::gpu::GpuLog;
+use crate::model::ops::Call;
+use crate::model::search::Hint;
 use crate::model::thread::Thread;
 use crate::units::Nanos;
 
@@ -42,18 +44,26 @@ pub(super) struct Segment<'a> {
     pub(super) call: Option<&'a Call>,
 }
 
+impl Segment<'_> {
+    pub(super) fn part(self, start: Nanos, end: Nanos) -> Self {
+        Segment { start, end, ..self }
+    }
+}
+
 /// The calls of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls<'a> {
     gpu: &'a GpuLog,
     list: &'a [u32],
+    hint: &'a Hint,
 }
 
 impl<'a> Calls<'a> {
-    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread) -> Self {
+    pub(super) fn of(gpu: &'a GpuLog, thread: &'a Thread, hint: &'a Hint) -> Self {
         Calls {
             gpu,
             list: thread.calls(),
+            hint,
         }
     }
 
@@ -67,8 +77,9 @@ impl<'a> Calls<'a> {
 
     /// Number of calls that begin at or before `t`.
     fn begun(self, t: Nanos) -> usize {
-        self.list
-            .partition_point(|&c| self.gpu.calls()[c as usize].start <= t)
+        let calls = self.gpu.calls();
+        self.hint
+            .partition_point(self.list.len(), |i| calls[self.list[i] as usize].start <= t)
     }
 
     /// `call`, or the nearest call around it, that is still going on at `t`.

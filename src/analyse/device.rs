@@ -8,7 +8,8 @@ use crate::analyse::busy::Gap;
 use crate::analyse::cause::Cause;
 use crate::analyse::what::What;
 use crate::event::{ContextId, CopyKind, OpKind, Pid, StreamId};
-use crate::model::gpu::{Call, Gpu, Op, Stream};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op, Stream};
 use crate::model::Timeline;
 use crate::units::Nanos;
 

@@ -76,12 +76,15 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
         }
         What::Stopped { .. } => format!("{who} was {what}: {amount}"),
         What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
-        What::Say(_) | What::Nothing | What::AfterStream(_) | What::Missing(_) => {
+        What::Working => {
             let role = match cause {
-                Cause::DataLoading => "loader ",
+                Cause::DataLoading => ", a loader,",
                 _ => "",
             };
-            format!("{role}{who}: {what}: {amount}")
+            format!("{who}{role} was running while the dispatcher waited for it: {amount}")
+        }
+        What::Say(_) | What::Nothing | What::AfterStream(_) | What::Missing(_) => {
+            format!("{who}: {what}: {amount}")
         }
     }
 }

@@ -9,10 +9,12 @@ use crate::analyse::calls;
 use crate::analyse::cause::Cause;
 use crate::analyse::device::{self, Queued};
 use crate::analyse::partition::{Engine, Role, Task, WALK_DEPTH};
+use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
 use crate::event::StackId;
 use crate::model::api::Class;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
 use crate::units::Nanos;
 
@@ -131,6 +133,7 @@ impl<'a> Explainer<'a> {
                 launch: Some(launch),
             }) => self.closed(gap, op, launch, out),
         }
+        series::charge_between_waits(out);
         settle(gap, out);
     }
 
@@ -278,10 +281,14 @@ impl<'a> Explainer<'a> {
     /// The first running after a synchronising call is still its price.
     fn charge_refill(&self, gap: &Gap, dispatcher: ThreadIdx, pieces: &mut Vec<Piece>) {
         let first = pieces.iter().position(|p| p.cause == Cause::Sync);
-        let (mut i, what) = match first {
-            Some(first) => (first + 1, pieces[first].what),
+        let (mut i, thread, what) = match first {
+            Some(first) => {
+                let sync = pieces[first];
+                let thread = sync.who.map_or(dispatcher, |w| w.thread);
+                (first + 1, thread, sync.what)
+            }
             None => match self.just_synchronised(gap, dispatcher) {
-                Some(call) => (0, What::In(call.api())),
+                Some(call) => (0, dispatcher, What::In(call.api())),
                 None => return,
             },
         };
@@ -289,7 +296,7 @@ impl<'a> Explainer<'a> {
         while i < pieces.len() && left > 0 {
             let piece = pieces[i];
             let own = matches!(piece.cause, Cause::LaunchBound | Cause::Compute)
-                && piece.who.is_some_and(|w| w.thread == dispatcher);
+                && piece.who.is_some_and(|w| w.thread == thread);
             if own {
                 let len = piece.len().0;
                 let charged = Piece {
@@ -343,7 +350,24 @@ pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
     let mut at = gap.start;
-    let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
+    let exact = pieces.iter().all(|p| {
+        let follows = p.start == at && p.start < p.end;
+        at = p.end;
+        follows
+    }) && at == gap.end;
+    if !exact {
+        *pieces = cover(gap, pieces);
+    }
+    pieces.dedup_by(|later, first| {
+        let same = (later.cause, later.who, later.what) == (first.cause, first.who, first.what);
+        if same {
+            first.end = later.end;
+        }
+        same
+    });
+}
+
+fn cover(gap: &Gap, pieces: &[Piece]) -> Vec<Piece> {
     let hole = |start, end| Piece {
         start,
         end,
@@ -352,32 +376,25 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
         what: What::Nothing,
         stack: StackId::default(),
     };
-    let add = |piece: Piece, settled: &mut Vec<Piece>| match settled.last_mut() {
-        Some(last) if (last.cause, last.who, last.what) == (piece.cause, piece.who, piece.what) => {
-            last.end = piece.end;
-        }
-        Some(_) | None => settled.push(piece),
-    };
-    for piece in pieces.iter() {
+    let mut at = gap.start;
+    let mut covering = Vec::with_capacity(pieces.len() + 1);
+    for piece in pieces {
         let (start, end) = (piece.start.max(at), piece.end.min(gap.end));
         if start >= end {
             continue;
         }
         if at < start {
-            add(hole(at, start), &mut settled);
+            covering.push(hole(at, start));
         }
-        add(
-            Piece {
-                start,
-                end,
-                ..*piece
-            },
-            &mut settled,
-        );
+        covering.push(Piece {
+            start,
+            end,
+            ..*piece
+        });
         at = end;
     }
     if at < gap.end {
-        add(hole(at, gap.end), &mut settled);
+        covering.push(hole(at, gap.end));
     }
-    *pieces = settled;
+    covering
 }

@@ -1,14 +1,22 @@
 //! Sets of time, as sorted intervals that do not touch.
 #![forbid(unsafe_code)]
 
+use crate::model::search::Hint;
 use crate::units::Nanos;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     /// Sorted and disjoint, none empty.
     list: Vec<(Nanos, Nanos)>,
     /// Total length of the intervals before each one.
     before: Vec<u64>,
+    hint: Hint,
+}
+
+impl PartialEq for Intervals {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
 }
 
 impl Intervals {
@@ -16,22 +24,23 @@ impl Intervals {
     pub(super) fn union_of(mut list: Vec<(Nanos, Nanos)>) -> Self {
         list.retain(|(from, to)| from < to);
         list.sort_unstable();
-        let mut union: Vec<(Nanos, Nanos)> = Vec::with_capacity(list.len());
-        for (from, to) in list {
-            match union.last_mut() {
-                Some(last) if from <= last.1 => last.1 = last.1.max(to),
-                Some(_) | None => union.push((from, to)),
+        list.dedup_by(|next, last| {
+            let touches = next.0 <= last.1;
+            if touches {
+                last.1 = last.1.max(next.1);
             }
-        }
-        let mut before = Vec::with_capacity(union.len());
+            touches
+        });
+        let mut before = Vec::with_capacity(list.len());
         let mut total = 0;
-        for (from, to) in &union {
+        for (from, to) in &list {
             before.push(total);
             total += to.0 - from.0;
         }
         Intervals {
-            list: union,
+            list,
             before,
+            hint: Hint::default(),
         }
     }
 
@@ -45,7 +54,9 @@ impl Intervals {
         from: Nanos,
         to: Nanos,
     ) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
-        let first = self.list.partition_point(|i| i.1 <= from);
+        let first = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].1 <= from);
         self.list[first..]
             .iter()
             .take_while(move |i| i.0 < to)
@@ -59,7 +70,9 @@ impl Intervals {
 
     /// How much of the set lies before `t`.
     fn total_before(&self, t: Nanos) -> u64 {
-        let i = self.list.partition_point(|i| i.0 < t);
+        let i = self
+            .hint
+            .partition_point(self.list.len(), |i| self.list[i].0 < t);
         match i.checked_sub(1) {
             Some(last) => self.before[last] + (self.list[last].1.min(t).0 - self.list[last].0 .0),
             None => 0,

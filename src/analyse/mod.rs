@@ -3,7 +3,7 @@
 //! For each device: the union of its operations ([`busy`]), then every gap by the lead rule
 //! ([`gaps`]): the host's share is what the launching thread did ([`partition`], [`waits`],
 //! [`walk`]), the rest is the device's own delay ([`device`]). Before that, [`quality`] says
-//! which records can be believed. The rules and their order are in `causes.md`.
+//! which records can be believed.
 #![forbid(unsafe_code)]
 
 mod busy;
@@ -14,9 +14,11 @@ mod device;
 mod evidence;
 mod gaps;
 mod intervals;
+mod overheads;
 mod partition;
 mod quality;
 pub mod report;
+mod series;
 mod sums;
 mod tables;
 #[cfg(test)]
@@ -25,11 +27,12 @@ mod waits;
 mod walk;
 mod what;
 
-use crate::event::{CopyKind, NameId, OpKind, Pid};
+use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{Call, Gpu, Op};
+use crate::model::gpu::Gpu;
+use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
-use crate::model::{api, Timeline};
+use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};
 
 use busy::Gap;
@@ -70,12 +73,25 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     let mut gpus = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
         let usage = device_usage(t, gpu);
-        for (pid, _) in &gpu.users {
-            let list = idle.entry(*pid).or_default();
-            list.extend(usage.1.gaps.iter().map(|g| (g.start, g.end)));
-        }
         if options.gpu.is_none_or(|wanted| wanted == index) {
-            gpus.push(explain_gpu(&engine, &trust, index, gpu, usage, options));
+            gpus.push(explain_gpu(&engine, &trust, index, gpu, &usage, options));
+        }
+        // Where idle time cannot be told, no call overlaps it.
+        if !trust.is_sound(t, gpu) {
+            continue;
+        }
+        // There can be millions of gaps: the list takes their place in memory.
+        let gaps: Vec<(Nanos, Nanos)> =
+            (usage.1.gaps.into_iter().map(|g| (g.start, g.end))).collect();
+        if let [(pid, _)] = gpu.users[..] {
+            let list = idle.entry(pid).or_default();
+            if list.is_empty() {
+                *list = gaps;
+                continue;
+            }
+        }
+        for (pid, _) in &gpu.users {
+            idle.entry(*pid).or_default().extend(&gaps);
         }
     }
     let idle = idle
@@ -99,18 +115,27 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
     if !t.window_is_recording() {
         return (first, last);
     }
-    // Before the shim collects, nothing is known of the device.
+    // Before the shim of any of its processes collects, and after the last one stopped for good, nothing
+    // is known of the device.
+    let uses = |pid: Pid| gpu.users.iter().any(|u| u.0 == pid);
     let active = t
         .shims()
         .iter()
-        .filter(|s| s.state == crate::event::ShimState::Active)
-        .filter(|s| gpu.users.iter().any(|u| u.0 == s.pid))
+        .filter(|s| s.state == ShimState::Active && uses(s.pid))
         .map(|s| s.ts)
         .min();
+    let stopped = |pid: Pid| {
+        let ends = |b: &&Blind| {
+            b.pid == Some(pid) && b.why == BlindBecause::NotCollecting && b.to >= t.end()
+        };
+        t.blind().iter().find(ends).map_or(t.end(), |b| b.from)
+    };
+    let collected = gpu.users.iter().map(|u| stopped(u.0)).max();
+    let end = collected.unwrap_or(t.end()).max(last.min(t.end()));
     let start = active
         .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
         .min(first.max(t.start()));
-    (start, t.end().max(start))
+    (start, end.max(start))
 }
 
 type Window = (Nanos, Nanos);
@@ -125,7 +150,7 @@ fn explain_gpu(
     trust: &Trust,
     index: u32,
     gpu: &Gpu,
-    ((from, to), usage): (Window, busy::Usage),
+    &((from, to), ref usage): &(Window, busy::Usage),
     options: &Options,
 ) -> report::Gpu {
     let t = engine.t;
@@ -135,12 +160,15 @@ fn explain_gpu(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap: options.min_gap,
-        last_launcher: last_launcher(t, gpu),
+        last_launcher: match usage.gaps.last() {
+            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
+            Some(_) | None => None,
+        },
     };
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, &usage);
+    let doubts = trust.doubts(t, gpu, usage);
     let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::default();
+    let mut sums = Sums::new();
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, gap) in usage.gaps.iter().enumerate() {
@@ -200,8 +228,11 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
     let mut long: Vec<usize> = (0..gaps.len())
         .filter(|&i| gaps[i].len() >= options.min_gap)
         .collect();
-    long.sort_by_key(|&i| (std::cmp::Reverse(gaps[i].len()), i));
-    if let Some(most) = options.gaps {
+    if let Some(most) = options.gaps.filter(|&most| most < long.len()) {
+        if most > 0 {
+            let order = |&i: &usize| (std::cmp::Reverse(gaps[i].len()), i);
+            long.select_nth_unstable_by_key(most - 1, order);
+        }
         long.truncate(most);
     }
     long.sort_unstable();
@@ -211,11 +242,7 @@ fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
 /// The thread of the last launch of an operation of this device.
 fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     let log = t.gpu();
-    let calls = gpu
-        .ops
-        .iter()
-        .filter_map(|op| op.call())
-        .map(|c| log.call_at(c));
+    let calls = gpu.ops.iter().filter_map(Op::call).map(|c| log.call_at(c));
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
 }
 

@@ -1,24 +1,26 @@
 //! What a thread did, nanosecond by nanosecond, and which cause that is.
 //!
-//! The order of the decisions is that of "Rules of attribution" in `causes.md`: lost records,
-//! the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
+//! The first that matches decides: lost records, the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
 //! CUDA call, asleep, in its own code. A wait that only passes on somebody else's lateness
 //! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
 #![forbid(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::intervals::Intervals;
+use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
 use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
-use crate::model::gpu::Call;
 use crate::model::names::Traits;
+use crate::model::ops::Call;
+use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -47,70 +49,19 @@ pub(super) struct Task {
     pub(super) depth: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Overhead {
-    start: Nanos,
-    end: Nanos,
-    kind: OverheadKind,
-}
-
 #[derive(Debug)]
 pub(super) struct Engine<'a> {
     pub(super) t: &'a Timeline,
     pub(super) launching: HashSet<Pid, BuildHasherDefault<FxHasher>>,
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
+    near_call: Hint,
+    /// By thread: see [`Engine::is_interpreter_lock`].
+    pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
-}
-
-/// By thread, and for records that name no thread by process.
-#[derive(Clone, Debug, Default)]
-struct Overheads {
-    threads: FxHashMap<ThreadIdx, Vec<Overhead>>,
-    processes: FxHashMap<Pid, Vec<Overhead>>,
-}
-
-impl Overheads {
-    fn collect(t: &Timeline, wanted: impl Fn(OverheadKind) -> bool) -> Self {
-        let mut all = Overheads::default();
-        for o in t.gpu().overheads().iter().filter(|o| wanted(o.kind)) {
-            let list = match o.tid {
-                Some(tid) => match t.find(tid) {
-                    Some(thread) => all.threads.entry(thread).or_default(),
-                    None => continue,
-                },
-                None => all.processes.entry(o.pid).or_default(),
-            };
-            // They come by start; what overlaps an earlier one is cut off, so ends are in order too.
-            let start = list
-                .last()
-                .map_or(o.start, |last: &Overhead| last.end.max(o.start));
-            if start < o.end {
-                list.push(Overhead {
-                    start,
-                    end: o.end,
-                    kind: o.kind,
-                });
-            }
-        }
-        all
-    }
-
-    fn in_list<'a>(
-        list: Option<&'a Vec<Overhead>>,
-        from: Nanos,
-        to: Nanos,
-    ) -> impl Iterator<Item = Overhead> + 'a {
-        let list = list.map_or(&[][..], Vec::as_slice);
-        let first = list.partition_point(|o| o.end <= from);
-        list[first..]
-            .iter()
-            .take_while(move |o| o.start < to)
-            .copied()
-    }
 }
 
 impl<'a> Engine<'a> {
@@ -137,6 +88,8 @@ impl<'a> Engine<'a> {
             launching,
             lost_anywhere: spans(&|_| true),
             lost_on,
+            near_call: Hint::default(),
+            switch_intervals: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,
@@ -156,8 +109,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'a> {
-        Calls::of(self.t.gpu(), self.t.thread(thread))
+    pub(super) fn calls(&self, thread: ThreadIdx) -> Calls<'_> {
+        Calls::of(self.t.gpu(), self.t.thread(thread), &self.near_call)
     }
 
     /// Explains `[from, to)` of a thread; the pieces cover it in order.
@@ -236,27 +189,18 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Overhead of this thread; records that name only the process count when it was in a call.
     fn overheads_in(
         &self,
-        from_these: &Overheads,
+        these: &Overheads,
         thread: ThreadIdx,
         from: Nanos,
         to: Nanos,
     ) -> Vec<Overhead> {
-        if from_these.threads.is_empty() && from_these.processes.is_empty() {
+        if these.is_empty() {
             return Vec::new();
         }
         let pid = self.t.pid(self.t.who(thread, from));
-        let mut found: Vec<Overhead> =
-            Overheads::in_list(from_these.threads.get(&thread), from, to).collect();
-        let calls = self.calls(thread);
-        found.extend(
-            Overheads::in_list(from_these.processes.get(&pid), from, to)
-                .filter(|o| calls.innermost(o.start.max(from)).is_some()),
-        );
-        found.sort_by_key(|o| (o.start, o.end));
-        found
+        these.on(thread, pid, self.calls(thread), from, to)
     }
 
     fn stretch(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
@@ -302,10 +246,9 @@ impl<'a> Engine<'a> {
 
     /// Running, and not interrupted.
     fn own_time(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
-        self.calls(task.thread).segments(from, to, |seg| {
-            if let Some((cause, what)) = self.in_call(task, seg) {
-                self.push(task, seg.start, seg.end, cause, what, out);
-                return;
+        self.by_call(task, from, to, |seg, in_call| {
+            if let Some((cause, what)) = in_call {
+                return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
             for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
@@ -321,18 +264,39 @@ impl<'a> Engine<'a> {
         });
     }
 
-    /// The cause that being inside a CUDA call is, if it is one.
-    fn in_call(&self, task: Task, seg: Segment<'_>) -> Option<(Cause, What)> {
-        let call = seg.call?;
-        if let Some(cause) = calls::cause_of(call) {
-            return Some((cause, What::In(call.api())));
-        }
-        // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
-        let found = self.overheads_in(&self.loading, task.thread, seg.start, seg.end);
-        let loading = found
-            .iter()
-            .find(|o| o.start <= seg.start && seg.start < o.end)?;
-        Some((Cause::ModuleLoad, What::Overhead(loading.kind)))
+    /// Divides a part of the thread's time by what being inside a CUDA call makes of it; `None` leaves
+    /// it to what the thread did otherwise.
+    fn by_call(
+        &self,
+        task: Task,
+        from: Nanos,
+        to: Nanos,
+        mut each: impl FnMut(Segment<'_>, Option<(Cause, What)>),
+    ) {
+        self.calls(task.thread).segments(from, to, |seg| {
+            let Some(call) = seg.call else {
+                return each(seg, None);
+            };
+            if let Some(cause) = calls::cause_of(call) {
+                return each(seg, Some((cause, What::In(call.api()))));
+            }
+            // A first launch can load or compile its kernel: CUPTI says so in a record of its own.
+            let mut at = seg.start;
+            for o in self.overheads_in(&self.loading, task.thread, seg.start, seg.end) {
+                let (start, end) = (o.start.max(at), o.end.min(seg.end));
+                if start < end {
+                    if at < start {
+                        each(seg.part(at, start), None);
+                    }
+                    let found = Some((Cause::ModuleLoad, What::Overhead(o.kind)));
+                    each(seg.part(start, end), found);
+                    at = end;
+                }
+            }
+            if at < seg.end {
+                each(seg.part(at, seg.end), None);
+            }
+        });
     }
 
     fn own_code(
@@ -344,8 +308,8 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let (cause, what) = match (task.role, call) {
-            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Say("running")),
-            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Say("running")),
+            (Role::Helper { loader: true }, _) => (Cause::DataLoading, What::Working),
+            (Role::Helper { loader: false }, _) => (Cause::Compute, What::Working),
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
@@ -396,12 +360,13 @@ impl<'a> Engine<'a> {
         let thread = self.t.thread(task.thread);
         // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
         let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
-        for ran in log.ran(s.start, s.end) {
+        // Its own switch-out is recorded; a waking is not a switch, and what came before it may be missing.
+        for ran in log.ran(s.start, s.end, s.span.0) {
             let idle = ran.tid == Some(Tid(0));
             let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
             match elsewhere.and_then(|c| self.t.cpu(c)) {
                 Some(other) => {
-                    for ran in other.ran(ran.start, ran.end) {
+                    for ran in other.ran(ran.start, ran.end, Nanos::ZERO) {
                         self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
                     }
                 }
@@ -467,6 +432,11 @@ impl<'a> Engine<'a> {
             Cause::Preempted
         };
         (cause, What::Ran(who))
+    }
+
+    /// One of our own processes, or the shim's thread.
+    pub(super) fn is_gdiag(&self, who: Who) -> bool {
+        is_gdiag(self.t.comm(who))
     }
 
     fn same_job(&self, a: Who, b: Who) -> bool {
@@ -535,9 +505,9 @@ impl<'a> Engine<'a> {
                 out,
             );
         }
-        self.calls(task.thread).segments(s.start, s.end, |seg| {
+        self.by_call(task, s.start, s.end, |seg, in_call| {
             let part = s.part(seg.start, seg.end);
-            match self.in_call(task, seg) {
+            match in_call {
                 Some((cause, what)) => {
                     self.push_stack(task, seg.start, seg.end, cause, what, asleep.stack, out);
                 }

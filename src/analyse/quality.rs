@@ -12,7 +12,8 @@ use crate::analyse::what::{missing_text, What};
 use crate::event::{Pid, ShimState};
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
-use crate::model::gpu::{CallIdx, Gpu};
+use crate::model::gpu::Gpu;
+use crate::model::ops::CallIdx;
 use crate::model::thread::ThreadIdx;
 use crate::model::{Blind, Timeline};
 use crate::units::{Count, Nanos, Share};
@@ -175,7 +176,7 @@ fn invalid_of(t: &Timeline, gpu: &Gpu) -> u64 {
         .filter(|r| gpu.users.contains(&(r.pid, r.device)))
         .count();
     let impossible =
-        |o: &&crate::model::gpu::Op| o.outlasts_followers() || o.starts_before_launch();
+        |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
     (invalid + gpu.ops.iter().filter(impossible).count()) as u64
 }
 
@@ -209,7 +210,10 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
         if call.has_op() {
             coverage.expected += 1;
             coverage.came_back += 1;
-        } else if captured.overlaps(call.start, call.end.max(Nanos(call.start.0 + 1))) {
+        } else if captured.overlaps(
+            call.start,
+            call.end.max(Nanos(call.start.0.saturating_add(1))),
+        ) {
             // Put into a graph, not on the device.
         } else if last_back.is_some_and(|last| i > last) {
             coverage.pending = coverage.pending.or(Some(call.start));
@@ -264,7 +268,7 @@ pub(super) fn quality(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Quality {
         .iter()
         .map(|g| {
             let bad =
-                |o: &&crate::model::gpu::Op| o.outlasts_followers() || o.starts_before_launch();
+                |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
             g.ops.iter().filter(bad).count() as u64
         })
         .sum();
@@ -349,12 +353,13 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
             ShimState::Dormant | ShimState::Active | ShimState::Paused => continue,
         };
         let reason = t.name(shim.reason);
-        let reason = if reason.is_empty() {
-            String::new()
+        w.push(if reason.starts_with(state) {
+            format!("pid {}: {reason}", shim.pid)
+        } else if reason.is_empty() {
+            format!("pid {}: {state}", shim.pid)
         } else {
-            format!(": {reason}")
-        };
-        w.push(format!("pid {}: {state}{reason}", shim.pid));
+            format!("pid {}: {state}: {reason}", shim.pid)
+        });
     }
     for probe in &t.meta().missing_probes {
         w.push(format!("not recorded: {probe}"));

@@ -31,15 +31,22 @@ struct CauseSum {
     shares: FxHashMap<(Option<Who>, What), Share>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Sums {
-    causes: FxHashMap<Cause, CauseSum>,
+    /// In the order of [`Cause::ALL`].
+    causes: Vec<CauseSum>,
 }
 
 impl Sums {
+    pub(super) fn new() -> Self {
+        Sums {
+            causes: vec![CauseSum::default(); Cause::ALL.len()],
+        }
+    }
+
     /// `gap` is the number of the gap that the piece is part of.
     pub(super) fn add(&mut self, gap: usize, piece: &Piece) {
-        let sum = self.causes.entry(piece.cause).or_default();
+        let sum = &mut self.causes[piece.cause as usize];
         sum.total += piece.len();
         if sum.last_gap != Some(gap) {
             sum.last_gap = Some(gap);
@@ -61,9 +68,11 @@ impl Sums {
 
     /// Most time first; equal times in the order of the vocabulary.
     pub(super) fn rows(self, t: &Timeline, idle: Nanos) -> Vec<CauseRow> {
-        let mut rows: Vec<CauseRow> = self
-            .causes
-            .into_iter()
+        let mut rows: Vec<CauseRow> = Cause::ALL
+            .iter()
+            .copied()
+            .zip(self.causes)
+            .filter(|(_, sum)| sum.gaps > 0)
             .map(|(cause, sum)| {
                 let mut shares: Vec<(Share, Blame)> = sum
                     .shares

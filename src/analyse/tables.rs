@@ -24,23 +24,22 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
             continue;
         }
         // One row for each thread that had the id, not one for each name that it had.
-        let mut rows_of: BTreeMap<(u32, u64), Thread> = BTreeMap::new();
+        let mut rows_of: BTreeMap<(u32, u64), (Thread, Nanos)> = BTreeMap::new();
         for s in thread.states(start, end) {
             let who = t.who(idx, s.start);
             let birth = t.identity(who).map_or(0, |i| i.start.0);
-            let row = rows_of
-                .entry((t.pid(who).0, birth))
-                .or_insert_with(|| Thread {
+            let (row, last) = rows_of.entry((t.pid(who).0, birth)).or_insert_with(|| {
+                let row = Thread {
                     who: thread_ref(t, who),
                     dispatcher: thread.launches > 0,
                     run: Nanos::ZERO,
                     runq: Nanos::ZERO,
                     blocked: Nanos::ZERO,
                     launches: thread.launches,
-                });
-            row.who.comm = t
-                .comm(t.who(idx, s.end.saturating_sub(Nanos(1))))
-                .to_string();
+                };
+                (row, s.start)
+            });
+            *last = s.end.saturating_sub(Nanos(1));
             match s.state {
                 State::Running { .. } => add(&mut row.run, s.len()),
                 State::Runnable { .. } => add(&mut row.runq, s.len()),
@@ -48,7 +47,11 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
                 State::Unknown | State::Exited => {}
             }
         }
-        rows.extend(rows_of.into_values());
+        rows.extend(rows_of.into_values().map(|(mut row, last)| {
+            // The name that it had in the end.
+            row.who.comm = t.comm(t.who(idx, last)).to_string();
+            row
+        }));
     }
     rows.sort_by_key(|r| {
         let waited = (std::cmp::Reverse(r.runq), std::cmp::Reverse(r.blocked));

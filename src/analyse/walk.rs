@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::analyse::cause::Cause;
+use crate::analyse::intervals::Intervals;
 use crate::analyse::partition::{Asleep, Engine, Role, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::what::{Piece, What};
@@ -114,11 +115,18 @@ impl Engine<'_> {
         if task.depth == 0 {
             return self.unfinished(task, s, asleep, Cause::Other, out);
         }
+        // A thread that launches work itself is judged like the dispatcher.
+        let role = if helper.launches > 0 {
+            Role::Dispatcher
+        } else {
+            Role::Helper {
+                loader: self.is_loader(task.thread, waker, s)
+                    || self.waits_for_loader(task.thread, waker, s),
+            }
+        };
         let helper = Task {
             thread: waker.thread,
-            role: Role::Helper {
-                loader: self.is_loader(task.thread, waker, s),
-            },
+            role,
             depth: task.depth - 1,
         };
         self.explain(helper, s.start, s.end, out);
@@ -131,22 +139,26 @@ impl Engine<'_> {
         };
         let me = self.t.pid(self.t.who(task.thread, s.start));
         let same_process = self.t.pid(holder) == me;
-        if self.is_loader(task.thread, holder, s)
-            || (same_process && self.waits_for_loader(task.thread, holder, s))
-        {
-            return self.through(task, s, asleep, holder, Cause::Other, out);
-        }
-        if !same_process {
+        let cause = if self.is_gdiag(holder) {
+            Cause::Observer
+        } else if self.is_interpreter_lock(task.thread, s) {
+            Cause::Gil
+        } else {
+            Cause::Lock
+        };
+        // Threads that launch hand work to each other, as the autograd thread and its caller do: asleep
+        // outside of any call, they wait for that and not for a lock. So do those that wait
+        // for a loader; and another process cannot hold a lock of this one.
+        let in_call = self.calls(task.thread).innermost(s.start).is_some();
+        let hands_over = self.t.thread(holder.thread).launches > 0 && !in_call;
+        let delivers = self.is_loader(task.thread, holder, s)
+            || (same_process && self.waits_for_loader(task.thread, holder, s));
+        if cause == Cause::Lock && (hands_over || delivers || !same_process) {
             return self.through(task, s, asleep, holder, Cause::Other, out);
         }
         let what = What::Lock {
             holder: Some(holder),
             object: asleep.object,
-        };
-        let cause = if self.is_interpreter_lock(task.thread, s) {
-            Cause::Gil
-        } else {
-            Cause::Lock
         };
         self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
     }
@@ -165,7 +177,7 @@ impl Engine<'_> {
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
             Some((_, Context::SoftIrq(_))) if epoll => Cause::NoDemand,
             Some((_, Context::SoftIrq(_))) => Cause::Network,
-            Some((_, Context::HardIrq(_) | Context::Timer | Context::Nmi)) => Cause::Other,
+            Some((_, Context::HardIrq(_) | Context::Timer)) => Cause::Other,
             None if epoll => Cause::NoDemand,
             None => Cause::Other,
         };
@@ -228,23 +240,38 @@ impl Engine<'_> {
         }
         let from = s.span.0.saturating_sub(REACH);
         let to = Nanos(s.span.1 .0.saturating_add(REACH.0));
-        let futex = |sleep: &crate::model::thread::Sleep| {
-            sleep
-                .syscall
-                .is_some_and(|nr| t.syscalls().group(nr) == Group::Futex)
+        let waits = || {
+            t.thread(thread)
+                .states(from, to)
+                .filter(|s| self.is_futex(s))
         };
-        let mut waits = 0;
-        let mut intervals = 0;
-        for other in t.thread(thread).states(from, to) {
-            if let State::Blocked(sleep) = &other.state {
-                if futex(sleep) {
-                    let len = other.span.1.saturating_sub(other.span.0);
-                    waits += 1;
-                    intervals += usize::from(SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1);
-                }
+        self.switch_intervals(thread).overlaps(from, to) && waits().nth(1).is_some()
+    }
+
+    /// When the thread was in a futex for as long as a waiter for the interpreter lock is. Found once
+    /// for each thread: one that hands over all the time has thousands of waits in reach of each.
+    fn switch_intervals(&self, thread: ThreadIdx) -> &Intervals {
+        self.switch_intervals[thread.0 as usize].get_or_init(|| {
+            let states = self.t.thread(thread).states(Nanos::ZERO, Nanos::MAX);
+            let list = states.filter_map(|s| {
+                let (from, to) = s.span;
+                let len = to.saturating_sub(from);
+                let fits = SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1;
+                (fits && self.is_futex(&s)).then_some((from, to))
+            });
+            Intervals::union_of(list.collect())
+        })
+    }
+
+    fn is_futex(&self, s: &Stretch) -> bool {
+        match &s.state {
+            State::Blocked(sleep) => sleep
+                .syscall
+                .is_some_and(|nr| self.t.syscalls().group(nr) == Group::Futex),
+            State::Unknown | State::Running { .. } | State::Runnable { .. } | State::Exited => {
+                false
             }
         }
-        intervals >= 1 && waits >= 2
     }
 
     /// Does `waker` load data for the job of `dispatcher`?
@@ -319,11 +346,7 @@ pub(super) fn task_waker(t: &Timeline, wake: Wake) -> Option<Who> {
             let thread = t.find(wake.waker)?;
             Some(t.who(thread, wake.at))
         }
-        Context::Task
-        | Context::HardIrq(_)
-        | Context::SoftIrq(_)
-        | Context::Timer
-        | Context::Nmi => None,
+        Context::Task | Context::HardIrq(_) | Context::SoftIrq(_) | Context::Timer => None,
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::analyse::cause::Cause;
 use crate::analyse::report::{ThreadRef, Waker};
 use crate::event::{Api, Context, NameId, OverheadKind, StackId, Tid};
-use crate::model::gpu::StreamIdx;
+use crate::model::ops::StreamIdx;
 use crate::model::thread::{ThreadIdx, Wake, Who};
 use crate::model::{api, BlindBecause, Timeline};
 use crate::units::Nanos;
@@ -41,6 +41,8 @@ pub(super) enum Stop {
 pub(super) enum What {
     Nothing,
     Say(&'static str),
+    /// Running while the dispatcher waited for it.
+    Working,
     /// In this call.
     In(Api),
     /// In its own code, on the way to this call.
@@ -76,6 +78,7 @@ impl What {
         match self {
             What::Nothing => String::new(),
             What::Say(text) => text.to_string(),
+            What::Working => "running".to_string(),
             What::In(call) => api::name(call).into_owned(),
             What::Before(call) => format!("own code before {}", api::name(call)),
             What::Ran(who) => describe(t, who),
@@ -217,7 +220,6 @@ fn context_text(t: &Timeline, context: Context) -> String {
         Context::HardIrq(n) => format!("irq {}", irq_name(t, n)),
         Context::SoftIrq(n) => format!("softirq {}", softirq_name(n)),
         Context::Timer => "timer interrupt".to_string(),
-        Context::Nmi => "NMI".to_string(),
     }
 }
 
@@ -231,6 +233,5 @@ pub(super) fn waker(t: &Timeline, wake: Wake) -> Option<Waker> {
         Context::HardIrq(n) => Some(Waker::Irq(irq_name(t, n))),
         Context::SoftIrq(n) => Some(Waker::SoftIrq(softirq_name(n))),
         Context::Timer => Some(Waker::Timer),
-        Context::Nmi => Some(Waker::Irq("NMI".to_string())),
     }
 }

@@ -16,7 +16,7 @@ use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
 use crate::collect::{clock, process, shim_file};
 use crate::error::{self, status, Error};
-use crate::event::{Event, Pid};
+use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::{Session, STEP};
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
 use crate::store::{Stats, StoreError, Writer};
@@ -32,11 +32,7 @@ const URGENT_STEP: Nanos = Nanos::from_millis(5);
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
     let signals = Signals::block()?;
-    let program = options
-        .command
-        .first()
-        .map(|name| resolve(name))
-        .transpose()?;
+    let program = options.command.first().map(resolve).transpose()?;
     let pids = match &options.target {
         Target::Pids(pids) => pids
             .iter()
@@ -245,12 +241,15 @@ fn finish(
     let seen = session.seen;
     let mut warnings = session.warnings();
     if seen.shims == 0 || seen.gpu_operations == 0 {
-        let why = if seen.shims == 0 {
-            "no CUDA was seen in the target: host side only"
-        } else {
-            "CUDA was seen in the target, but no GPU operation"
+        let why = match session.refused() {
+            _ if seen.shims == 0 => "no CUDA was seen in the target: host side only".to_string(),
+            None => "CUDA was seen in the target, but no GPU operation".to_string(),
+            Some((ShimState::Busy, reason)) => {
+                format!("no GPU records: {reason}; end that tool and record again")
+            }
+            Some((_, reason)) => format!("no GPU records: {reason}"),
         };
-        warnings.insert(0, why.to_string());
+        warnings.insert(0, why);
     }
     let gpu_source = match (seen.gpu_operations, seen.simulated) {
         (0, _) => GpuSource::None,

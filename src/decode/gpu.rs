@@ -61,6 +61,8 @@ pub struct GpuDecoder {
     ended: VecDeque<(Pid, Tid)>,
     /// Records of a kind or length that this program does not know.
     pub malformed: u64,
+    /// Why a shim did not record, in its own words: the last one that said so.
+    pub refused: Option<(ShimState, String)>,
 }
 
 impl GpuDecoder {
@@ -383,7 +385,7 @@ impl GpuDecoder {
     }
 
     fn state(
-        &self,
+        &mut self,
         pid: Pid,
         bytes: &[u8],
         facts: impl FnOnce() -> ShimFacts,
@@ -393,8 +395,12 @@ impl GpuDecoder {
         let (r, _) = layout::StateRecord::read_from_prefix(bytes).ok()?;
         let ts = self.clock.monotonic(r.time).unwrap_or(self.newest);
         if let Some(state) = shim_state(r.hdr.aux) {
-            let event = shim_event(ts, pid, state, &facts(), names, sink);
+            let facts = facts();
+            let event = shim_event(ts, pid, state, &facts, names, sink);
             sink(event);
+            if matches!(state, ShimState::Busy | ShimState::Failed) {
+                self.refused = Some((state, facts.reason));
+            }
         }
         Some(())
     }

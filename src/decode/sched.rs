@@ -103,7 +103,7 @@ impl Batch {
                 (r.hdr.ts_ns, Record::Task(Box::new(r)))
             })?,
             rec::GDIAG_REC_EXIT => {
-                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?
+                self.record(bytes, |r: types::gdiag_exit| (r.hdr.ts_ns, Record::Exit(r)))?;
             }
             rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))

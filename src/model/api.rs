@@ -35,21 +35,3 @@ pub fn name(api: Api) -> Cow<'static, str> {
 pub fn starts_kernels(class: Class) -> bool {
     matches!(class, Class::Launch | Class::GraphLaunch)
 }
-
-/// Does running inside the call count as launching? These return at launch speed.
-pub fn is_launch_like(class: Class) -> bool {
-    match class {
-        Class::Launch
-        | Class::GraphLaunch
-        | Class::MemcpyAsync
-        | Class::Memset
-        | Class::StreamWait
-        | Class::HostFunc => true,
-        Class::Memcpy
-        | Class::Sync
-        | Class::Memory
-        | Class::Module
-        | Class::Context
-        | Class::Other => false,
-    }
-}

@@ -1,8 +1,8 @@
 //! Who had each CPU, and what interrupted them.
 //!
-//! The collector records switches around its targets only, so the log of a CPU has holes. What
-//! it says about the time between two switches holds when the thread that began to run is also
-//! the one that leaves.
+//! The collector records the switches of its targets, and all switches of a CPU while a target
+//! waits for it; otherwise the log of a CPU has holes. What it says about the time between two
+//! switches holds when the thread that began to run is also the one that leaves.
 #![forbid(unsafe_code)]
 
 use crate::event::{Context, Interrupt, Switch, Tid};
@@ -76,8 +76,9 @@ impl CpuLog {
         }
     }
 
-    /// Who had this CPU during `[from, to)`, covering it exactly.
-    pub fn ran(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Ran> + '_ {
+    /// Who had this CPU during `[from, to)`, covering it exactly. Since `watched` a target waited for the
+    /// CPU, so that a hole that began earlier had ended by then.
+    pub fn ran(&self, from: Nanos, to: Nanos, watched: Nanos) -> impl Iterator<Item = Ran> + '_ {
         let mut next = self.changes.partition_point(|c| c.ts <= from);
         let mut at = from;
         std::iter::from_fn(move || {
@@ -85,7 +86,10 @@ impl CpuLog {
                 let coming = self.changes.get(next);
                 let end = coming.map_or(to, |c| c.ts.min(to));
                 let tid = match (next.checked_sub(1).map(|i| self.changes[i]), coming) {
-                    (Some(last), Some(coming)) => (last.next == coming.prev).then_some(last.next),
+                    (Some(last), Some(coming)) => {
+                        let known = last.next == coming.prev || last.ts < watched;
+                        known.then_some(coming.prev)
+                    }
                     (Some(last), None) => Some(last.next),
                     (None, Some(coming)) => Some(coming.prev),
                     (None, None) => None,
@@ -150,7 +154,7 @@ mod tests {
     }
 
     fn ran(log: &CpuLog, from: u64, to: u64) -> Vec<(u64, u64, Option<u32>)> {
-        log.ran(Nanos(from), Nanos(to))
+        log.ran(Nanos(from), Nanos(to), Nanos::ZERO)
             .map(|r| (r.start.0, r.end.0, r.tid.map(|t| t.0)))
             .collect()
     }
@@ -176,6 +180,10 @@ mod tests {
         let log = log(&[(10, 1, 2), (30, 4, 1)]);
         assert_eq!(ran(&log, 12, 40), [(12, 30, None), (30, 40, Some(1))]);
         assert_eq!(ran(&CpuLog::default(), 1, 2), [(1, 2, None)]);
+        let watched = log.ran(Nanos(20), Nanos(30), Nanos(20)).next();
+        assert_eq!(watched.and_then(|r| r.tid), Some(Tid(4)));
+        let lost = log.ran(Nanos(20), Nanos(30), Nanos(10)).next();
+        assert_eq!(lost.and_then(|r| r.tid), None);
     }
 
     #[test]

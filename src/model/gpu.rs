@@ -6,238 +6,16 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Api, ApiCall, ApiDomain, ContextId, CopyKind, CorrelationId, Device, DeviceId, GpuInvalid,
-    GpuOp, MemoryKind, NameId, OpKind, Overhead, Pid, StreamId, Sync, SyncKind,
+    ApiCall, ApiDomain, ContextId, CopyKind, CorrelationId, Device, DeviceId, GpuInvalid, GpuOp,
+    MemoryKind, NameId, OpKind, Overhead, Pid, StreamId, Sync, SyncKind,
 };
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
+use crate::model::ops::{
+    pack_copy, pack_memory, Call, CallIdx, Kind, Op, Stream, StreamIdx, DRIVER, NO_CALL, SMALL_COPY,
+};
 use crate::model::thread::ThreadIdx;
 use crate::units::Nanos;
-
-/// An operation on a device. The device is the one whose list it is in.
-#[derive(Clone, Copy, Debug)]
-pub struct Op {
-    pub start: Nanos,
-    pub end: Nanos,
-    /// Kernel: id of the name. Copies and memsets: bytes.
-    payload: u64,
-    pub correlation: CorrelationId,
-    /// Index of the call, or [`NO_CALL`].
-    call: u32,
-    pub stream: StreamIdx,
-    kind: Kind,
-    copy: u8,
-    memory: u8,
-    flags: u8,
-}
-
-const _: () = assert!(std::mem::size_of::<Op>() == 40);
-
-const NO_CALL: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Kernel,
-    Memcpy,
-    Memset,
-    Graph,
-}
-
-impl Op {
-    const FROM_GRAPH: u8 = 1;
-    const FIRST_OF_CALL: u8 = 2;
-    const BEFORE_LAUNCH: u8 = 4;
-    const OUTLASTS: u8 = 8;
-
-    /// The call that started it, when that was seen.
-    pub fn call(&self) -> Option<CallIdx> {
-        (self.call != NO_CALL).then_some(CallIdx(self.call))
-    }
-
-    /// The first to start of all operations of its call: a graph launch starts many.
-    pub fn is_first_of_call(&self) -> bool {
-        self.flags & Op::FIRST_OF_CALL != 0
-    }
-
-    pub fn is_from_graph(&self) -> bool {
-        self.flags & Op::FROM_GRAPH != 0
-    }
-
-    /// It seems to have started before its own launch call.
-    pub fn starts_before_launch(&self) -> bool {
-        self.flags & Op::BEFORE_LAUNCH != 0
-    }
-
-    /// It seems to have gone on while later operations of its stream came and went.
-    pub fn outlasts_followers(&self) -> bool {
-        self.flags & Op::OUTLASTS != 0
-    }
-
-    pub fn kind(&self) -> OpKind {
-        match self.kind {
-            Kind::Kernel => OpKind::Kernel {
-                name: NameId(u32::try_from(self.payload).unwrap_or(0)),
-            },
-            Kind::Memcpy => OpKind::Memcpy {
-                kind: unpack_copy(self.copy),
-                src: unpack_memory(self.memory & 0xf),
-                dst: unpack_memory(self.memory >> 4),
-                bytes: self.payload,
-            },
-            Kind::Memset => OpKind::Memset {
-                bytes: self.payload,
-            },
-            Kind::Graph => OpKind::Graph,
-        }
-    }
-}
-
-const MEMORY: [MemoryKind; 6] = [
-    MemoryKind::Unknown,
-    MemoryKind::Pageable,
-    MemoryKind::Pinned,
-    MemoryKind::Device,
-    MemoryKind::Array,
-    MemoryKind::Managed,
-];
-
-fn pack_memory(kind: MemoryKind) -> u8 {
-    match kind {
-        MemoryKind::Unknown => 0,
-        MemoryKind::Pageable => 1,
-        MemoryKind::Pinned => 2,
-        MemoryKind::Device => 3,
-        MemoryKind::Array => 4,
-        MemoryKind::Managed => 5,
-    }
-}
-
-fn unpack_memory(n: u8) -> MemoryKind {
-    MEMORY
-        .get(usize::from(n))
-        .copied()
-        .unwrap_or(MemoryKind::Unknown)
-}
-
-/// CUPTI's own numbers stay below 100.
-const COPY_OTHER: u8 = 100;
-
-fn pack_copy(kind: CopyKind) -> u8 {
-    match kind {
-        CopyKind::Unknown => 0,
-        CopyKind::HostToDevice => 1,
-        CopyKind::DeviceToHost => 2,
-        CopyKind::DeviceToDevice => 3,
-        CopyKind::HostToHost => 4,
-        CopyKind::PeerToPeer => 5,
-        CopyKind::Other(n) => COPY_OTHER.saturating_add(n),
-    }
-}
-
-fn unpack_copy(n: u8) -> CopyKind {
-    match n {
-        1 => CopyKind::HostToDevice,
-        2 => CopyKind::DeviceToHost,
-        3 => CopyKind::DeviceToDevice,
-        4 => CopyKind::HostToHost,
-        5 => CopyKind::PeerToPeer,
-        n if n >= COPY_OTHER => CopyKind::Other(n - COPY_OTHER),
-        _ => CopyKind::Unknown,
-    }
-}
-
-/// A stream of a context of a process, in this timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamIdx(pub u32);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stream {
-    pub pid: Pid,
-    pub context: ContextId,
-    pub stream: StreamId,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallIdx(pub u32);
-
-/// A call of the CUDA API.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    pub start: Nanos,
-    pub end: Nanos,
-    pub thread: ThreadIdx,
-    /// The callback id; the highest bit is the domain.
-    api: u32,
-    /// The call that it was made from, or [`NO_CALL`].
-    outer: u32,
-    pub class: Class,
-    flags: u8,
-}
-
-const _: () = assert!(std::mem::size_of::<Call>() <= 40);
-
-const DRIVER: u32 = 1 << 31;
-
-impl Call {
-    const FAILED: u8 = 1;
-    /// The other record of the same call, with the same correlation id, stands for it.
-    const DUPLICATE: u8 = 2;
-    const HAS_OP: u8 = 4;
-    const PAGEABLE: u8 = 8;
-    const SMALL_READ_BACK: u8 = 16;
-    /// Its operation ended before it did: it waited.
-    const BLOCKING: u8 = 32;
-
-    pub fn api(&self) -> Api {
-        Api {
-            domain: if self.api & DRIVER == 0 {
-                ApiDomain::Runtime
-            } else {
-                ApiDomain::Driver
-            },
-            cbid: self.api & !DRIVER,
-        }
-    }
-
-    pub fn failed(&self) -> bool {
-        self.flags & Call::FAILED != 0
-    }
-
-    pub fn is_duplicate(&self) -> bool {
-        self.flags & Call::DUPLICATE != 0
-    }
-
-    /// An operation of it came back from the device.
-    pub fn has_op(&self) -> bool {
-        self.flags & Call::HAS_OP != 0
-    }
-
-    /// It copies from or to pageable memory.
-    pub fn is_pageable_copy(&self) -> bool {
-        self.flags & Call::PAGEABLE != 0
-    }
-
-    /// It brings less than 64 KiB from the device to pageable memory, as `.item()` does.
-    pub fn is_small_read_back(&self) -> bool {
-        self.flags & Call::SMALL_READ_BACK != 0
-    }
-
-    /// The operation that it started ended before the call returned.
-    pub fn waited_for_its_op(&self) -> bool {
-        self.flags & Call::BLOCKING != 0
-    }
-
-    /// The host waits in it for the device.
-    pub fn is_sync(&self) -> bool {
-        self.class == Class::Sync || self.is_small_read_back()
-    }
-
-    pub fn outer(&self) -> Option<CallIdx> {
-        (self.outer != NO_CALL).then_some(CallIdx(self.outer))
-    }
-}
-
-const SMALL_COPY: u64 = 64 << 10;
 
 /// A device, all processes taken together.
 #[derive(Clone, Debug, Default)]
@@ -391,6 +169,7 @@ impl GpuLog {
             outer: NO_CALL,
             class,
             flags: if e.result == 0 { 0 } else { Call::FAILED },
+            matched: 0,
         });
         self.correlations
             .entry(e.pid)
@@ -464,7 +243,7 @@ impl GpuLog {
     }
 
     fn match_ops(&mut self) {
-        for slot in &mut self.slots {
+        for (number, slot) in (1..).zip(&mut self.slots) {
             // Mostly they come in order of time already.
             slot.ops.sort_by_key(|o| (o.start, o.end));
             let pairs = self
@@ -477,7 +256,7 @@ impl GpuLog {
                 match found.map(|first| launch_before(pairs, first, op, &self.calls)) {
                     Some(call) => {
                         op.call = call;
-                        note_op(&mut self.calls[call as usize], op);
+                        note_op(&mut self.calls[call as usize], op, number);
                     }
                     None => self.unmatched += 1,
                 }
@@ -653,8 +432,9 @@ fn launch_before(pairs: &[(CorrelationId, u32)], first: usize, op: &Op, calls: &
 /// An operation may seem to start this much before its launch call: error of the clock conversion.
 const EARLY_START: u64 = 20_000;
 
-fn note_op(call: &mut Call, op: &mut Op) {
-    if call.flags & Call::HAS_OP == 0 {
+fn note_op(call: &mut Call, op: &mut Op, device: u16) {
+    if call.matched != device {
+        call.matched = device;
         op.flags |= Op::FIRST_OF_CALL;
     }
     call.flags |= Call::HAS_OP;

@@ -1,13 +1,14 @@
 //! What each thread was and did, at every moment.
 //!
 //! Events are kept as small marks and turned into contiguous spans at the end, because they
-//! come from several buffers and only sorting per thread makes their order certain. A span is
-//! believed only if both its ends fit together: a thread that is switched in on one CPU and
-//! leaves another one has lost events, and its state in between is unknown.
+//! come from several buffers and only sorting per thread makes their order certain.
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, NameId, Pid, StackId, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Context, Cpu, NameId, Pid, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+};
+use crate::model::spans::{
+    known_cpu, pack_context, unpack_context, Builder, Mark, MarkKind, Span, SpanKind, NO_SYSCALL,
 };
 use crate::units::Nanos;
 
@@ -36,62 +37,6 @@ pub struct Identity {
     pub kthread: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MarkKind {
-    Off,
-    On,
-    Wake,
-    New,
-    SeenRunning,
-    SeenRunnable,
-    SeenOff,
-    Exit,
-}
-
-/// An event about one thread.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    ts: Nanos,
-    /// Off: who runs next. Wake: the waker.
-    other: u32,
-    /// Off: raw state. Wake: the interrupt number.
-    state: u16,
-    /// [`NO_SYSCALL`] outside of one.
-    syscall: u16,
-    cpu: u16,
-    kind: MarkKind,
-    /// Off: [`SwitchFlags`]. Wake: the kind of context.
-    flags: u8,
-    major_faults: u8,
-}
-
-const NO_SYSCALL: u16 = u16::MAX;
-const NO_CPU: u16 = u16::MAX;
-
-fn known_cpu(cpu: u16) -> Option<Cpu> {
-    (cpu != NO_CPU).then_some(Cpu(cpu))
-}
-
-fn pack_context(context: Context) -> (u8, u16) {
-    match context {
-        Context::Task => (0, 0),
-        Context::HardIrq(n) => (1, n),
-        Context::SoftIrq(n) => (2, n),
-        Context::Timer => (3, 0),
-        Context::Nmi => (4, 0),
-    }
-}
-
-fn unpack_context(kind: u8, number: u16) -> Context {
-    match kind {
-        1 => Context::HardIrq(number),
-        2 => Context::SoftIrq(number),
-        3 => Context::Timer,
-        4 => Context::Nmi,
-        _ => Context::Task,
-    }
-}
-
 /// Why a thread that could run did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -106,37 +51,6 @@ pub enum Why {
     /// It was just made, or already runnable when it was first seen.
     New,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SpanKind {
-    Unknown,
-    Running,
-    Woken,
-    Preempted,
-    Yielded,
-    Throttled,
-    New,
-    Blocked,
-    Exited,
-}
-
-/// From `start` to the start of the next span.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: Nanos,
-    /// Preempted: who ran instead. Woken: the waker.
-    other: u32,
-    /// Blocked: raw state. Woken: the interrupt number.
-    state: u16,
-    syscall: u16,
-    cpu: u16,
-    kind: SpanKind,
-    flags: u8,
-    major_faults: u8,
-}
-
-const _: () = assert!(std::mem::size_of::<Mark>() == 24);
-const _: () = assert!(std::mem::size_of::<Span>() == 24);
 
 /// Who ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -486,16 +400,13 @@ impl Thread {
         /// The wait's start is taken in the same probe as the switch; this is slack for rounding.
         const SLACK: u64 = 5_000;
         let start = stretch.span.0;
-        let i = self.waits.partition_point(|w| w.start.0 + SLACK < start.0);
+        let i = self
+            .waits
+            .partition_point(|w| w.start.0.saturating_add(SLACK) < start.0);
         self.waits[i..]
             .iter()
             .take_while(|w| w.start.0 <= start.0.saturating_add(SLACK))
             .min_by_key(|w| w.start.0.abs_diff(start.0))
-    }
-
-    /// The waits that were long enough to be described, by start.
-    pub fn waits(&self) -> &[Wait] {
-        &self.waits
     }
 
     /// Was there a throttled span that overlaps `[from, to)`?
@@ -508,11 +419,6 @@ impl Thread {
             .iter()
             .take_while(|s| s.start < to)
             .any(|s| s.kind == SpanKind::Throttled)
-    }
-
-    pub fn stack_of(&self, stretch: &Stretch) -> StackId {
-        self.wait_of(stretch)
-            .map_or_else(StackId::default, |w| w.stack)
     }
 
     /// Total time running in `[from, to)`, but not counted beyond `enough`.
@@ -530,202 +436,129 @@ impl Thread {
     }
 }
 
-/// Turns sorted marks into spans.
-struct Builder<F> {
-    /// Every event of the thread was recorded, so what lies between two is certain.
-    followed: bool,
-    begin: Nanos,
-    is_yield: F,
-    spans: Vec<Span>,
-    /// A wake that came while the thread still ran.
-    early_wake: Option<Mark>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Switch;
 
-/// A wake may be stamped just before the switch-out that it ends, on another CPU.
-const EARLY_WAKE: u64 = 50_000;
-
-impl<F: Fn(u16) -> bool> Builder<F> {
-    fn new(followed: bool, begin: Nanos, is_yield: F) -> Self {
-        Builder {
-            followed,
-            begin,
-            is_yield,
-            spans: Vec::new(),
-            early_wake: None,
-        }
-    }
-
-    fn kind(&self) -> SpanKind {
-        self.spans.last().map_or(SpanKind::Unknown, |s| s.kind)
-    }
-
-    fn push(&mut self, mark: &Mark, kind: SpanKind) {
-        self.spans.push(Span {
-            start: mark.ts,
-            other: mark.other,
-            state: mark.state,
-            syscall: mark.syscall,
-            cpu: mark.cpu,
-            kind,
-            flags: mark.flags,
-            major_faults: mark.major_faults,
+    fn off(thread: &mut Thread, ts: u64, cpu: u16, state: u16) {
+        thread.off(&Switch {
+            ts: Nanos(ts),
+            cpu: Cpu(cpu),
+            prev: thread.tid,
+            next: Tid(9),
+            state,
+            syscall: None,
+            flags: SwitchFlags::default(),
+            minor_faults: 0,
+            major_faults: 0,
         });
     }
 
-    /// The span before `mark` cannot be what it seemed: an event in it was lost.
-    fn distrust(&mut self) {
-        if let Some(last) = self.spans.last_mut() {
-            last.kind = SpanKind::Unknown;
-        }
-    }
-
-    /// The first event of a followed thread also says what it did before.
-    fn infer_before(&mut self, mark: &Mark, kind: SpanKind) {
-        if self.followed && self.spans.is_empty() && self.begin < mark.ts {
-            let before = Mark {
-                ts: self.begin,
-                state: 0,
-                syscall: NO_SYSCALL,
-                flags: 0,
-                major_faults: 0,
-                ..*mark
+    /// The states of a target from 0 to 100 with their starts, by letter: Running, runnable (W), Blocked,
+    /// Unknown, Exited.
+    fn story(make: impl FnOnce(&mut Thread)) -> String {
+        let mut thread = Thread::new(Tid(1));
+        thread.call(0);
+        make(&mut thread);
+        thread.finish(Nanos(0), |_| false);
+        let mut at = Nanos(0);
+        let mut text = Vec::new();
+        for s in thread.states(Nanos(0), Nanos(100)) {
+            assert_eq!(s.start, at, "states follow each other");
+            assert!(!s.is_empty());
+            at = s.end;
+            let letter = match s.state {
+                State::Unknown => 'U',
+                State::Running { .. } => 'R',
+                State::Runnable { .. } => 'W',
+                State::Blocked(_) => 'B',
+                State::Exited => 'E',
             };
-            self.push(&before, kind);
+            text.push(format!("{letter}{}", s.start.0));
         }
+        assert_eq!(at, Nanos(100));
+        text.join(" ")
     }
 
-    fn run(mut self, marks: &[Mark]) -> Vec<Span> {
-        for (i, mark) in marks.iter().enumerate() {
-            if self.kind() == SpanKind::Exited
-                && !matches!(
-                    mark.kind,
-                    MarkKind::New
-                        | MarkKind::SeenRunning
-                        | MarkKind::SeenRunnable
-                        | MarkKind::SeenOff
-                )
-            {
-                continue;
-            }
-            match mark.kind {
-                MarkKind::Off => self.off(mark, marks.get(i + 1)),
-                MarkKind::On => self.on(mark),
-                MarkKind::Wake => self.woken(mark),
-                MarkKind::New => self.push(mark, SpanKind::New),
-                MarkKind::SeenRunning | MarkKind::SeenRunnable | MarkKind::SeenOff => {
-                    self.seen(mark)
-                }
-                MarkKind::Exit => self.push(mark, SpanKind::Exited),
-            }
-        }
-        if !self.followed && self.kind() == SpanKind::Running {
-            self.distrust();
-        }
-        self.spans.shrink_to_fit();
-        self.spans
+    #[test]
+    fn sleep_wake_and_run_follow_each_other() {
+        let text = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            off(t, 20, 1, 1);
+            t.wake(Nanos(40), Cpu(0), Tid(2), Context::Task);
+            t.on(Nanos(50), Cpu(3));
+        });
+        assert_eq!(text, "U0 R10 B20 W40 R50");
     }
 
-    fn off(&mut self, mark: &Mark, next: Option<&Mark>) {
-        self.infer_before(mark, SpanKind::Running);
-        for span in self.spans.iter_mut().rev() {
-            if span.kind != SpanKind::Running || span.cpu != NO_CPU {
-                break;
-            }
-            span.cpu = mark.cpu;
-        }
-        match self.spans.last() {
-            None => {}
-            Some(last) => match last.kind {
-                SpanKind::Running if last.cpu == mark.cpu => {}
-                SpanKind::Unknown => {}
-                SpanKind::Running
-                | SpanKind::Woken
-                | SpanKind::Preempted
-                | SpanKind::Yielded
-                | SpanKind::Throttled
-                | SpanKind::New
-                | SpanKind::Blocked
-                | SpanKind::Exited => self.distrust(),
-            },
-        }
-        let flags = SwitchFlags(mark.flags);
-        let early = self.early_wake.take();
-        if flags.has(SwitchFlags::EXITING) && mark.state != 0 {
-            self.push(mark, SpanKind::Exited);
-        } else if !self.followed {
-            self.push(mark, SpanKind::Unknown);
-        } else if flags.has(SwitchFlags::THROTTLED) && mark.state == 0 {
-            self.push(mark, SpanKind::Throttled);
-        } else if mark.state == 0 && mark.syscall != NO_SYSCALL && (self.is_yield)(mark.syscall) {
-            self.push(mark, SpanKind::Yielded);
-        } else if mark.state == 0 {
-            self.push(mark, SpanKind::Preempted);
-        } else {
-            let woken_already = early.filter(|wake| {
-                mark.ts.0.saturating_sub(wake.ts.0) <= EARLY_WAKE
-                    && next.is_some_and(|n| n.kind == MarkKind::On)
-            });
-            match woken_already {
-                Some(wake) => {
-                    let wake = Mark {
-                        ts: mark.ts,
-                        ..wake
-                    };
-                    self.push(&wake, SpanKind::Woken);
-                }
-                None => self.push(mark, SpanKind::Blocked),
-            }
-        }
+    #[test]
+    fn the_first_event_tells_what_came_before() {
+        assert_eq!(story(|t| off(t, 30, 1, 0)), "R0 W30");
+        assert_eq!(
+            story(|t| t.wake(Nanos(30), Cpu(0), Tid(2), Context::Task)),
+            "B0 W30"
+        );
+        assert_eq!(story(|t| t.on(Nanos(30), Cpu(0))), "U0 R30");
+        assert_eq!(story(|_| {}), "U0");
     }
 
-    fn on(&mut self, mark: &Mark) {
-        if self.kind() == SpanKind::Running {
-            self.distrust();
-        }
-        self.early_wake = None;
-        // Nothing before: it waited for a CPU or slept, nobody knows which.
-        self.infer_before(mark, SpanKind::Unknown);
-        self.push(mark, SpanKind::Running);
+    #[test]
+    fn events_that_do_not_fit_leave_the_time_between_unknown() {
+        // It left a CPU that it was not on; it ran twice without leaving; it left without running.
+        let moved = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            off(t, 30, 2, 1);
+        });
+        assert_eq!(moved, "U0 U10 B30");
+        let twice = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            t.on(Nanos(30), Cpu(2));
+        });
+        assert_eq!(twice, "U0 U10 R30");
+        let asleep = story(|t| {
+            off(t, 10, 1, 1);
+            off(t, 30, 1, 1);
+        });
+        assert_eq!(asleep, "R0 U10 B30");
     }
 
-    fn woken(&mut self, mark: &Mark) {
-        self.infer_before(mark, SpanKind::Blocked);
-        match self.kind() {
-            SpanKind::Blocked => self.push(mark, SpanKind::Woken),
-            SpanKind::Unknown if self.followed => self.push(mark, SpanKind::Woken),
-            SpanKind::Running => self.early_wake = Some(*mark),
-            // A wake of a thread that is awake does nothing.
-            SpanKind::Unknown
-            | SpanKind::Woken
-            | SpanKind::Preempted
-            | SpanKind::Yielded
-            | SpanKind::Throttled
-            | SpanKind::New
-            | SpanKind::Exited => {}
-        }
+    #[test]
+    fn waking_a_thread_that_is_awake_changes_nothing() {
+        let text = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            t.wake(Nanos(20), Cpu(0), Tid(2), Context::Task);
+            off(t, 90, 1, 0);
+        });
+        assert_eq!(text, "U0 R10 W90");
     }
 
-    fn seen(&mut self, mark: &Mark) {
-        if !self.followed || !matches!(self.kind(), SpanKind::Unknown | SpanKind::Exited) {
-            return;
-        }
-        let kind = match mark.kind {
-            MarkKind::SeenRunning => SpanKind::Running,
-            MarkKind::SeenRunnable => SpanKind::New,
-            MarkKind::SeenOff if mark.state == 0 => SpanKind::New,
-            MarkKind::SeenOff
-            | MarkKind::Off
-            | MarkKind::On
-            | MarkKind::Wake
-            | MarkKind::New
-            | MarkKind::Exit => SpanKind::Blocked,
-        };
-        // Where it runs is not said; the first switch-out shows it.
-        let mark = Mark {
-            cpu: NO_CPU,
-            ..*mark
-        };
-        self.infer_before(&mark, kind);
-        self.push(&mark, kind);
+    #[test]
+    fn nothing_follows_an_exit() {
+        let text = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            t.exit(Nanos(20));
+            off(t, 25, 1, 0x80);
+            t.wake(Nanos(30), Cpu(0), Tid(2), Context::Task);
+        });
+        assert_eq!(text, "U0 R10 E20");
+    }
+
+    #[test]
+    fn a_foreign_thread_is_known_only_between_coming_and_leaving() {
+        let mut thread = Thread::new(Tid(1));
+        thread.on(Nanos(10), Cpu(1));
+        off(&mut thread, 20, 1, 1);
+        thread.on(Nanos(50), Cpu(1));
+        thread.finish(Nanos(0), |_| false);
+        let states: Vec<_> = thread
+            .states(Nanos(0), Nanos(100))
+            .map(|s| s.state)
+            .collect();
+        let running = State::Running { cpu: Some(Cpu(1)) };
+        assert_eq!(
+            states,
+            [State::Unknown, running, State::Unknown, State::Unknown]
+        );
     }
 }

@@ -165,7 +165,6 @@ impl Fields<'_, '_> {
             1 => Ok(Context::HardIrq(self.int()?)),
             2 => Ok(Context::SoftIrq(self.int()?)),
             3 => Ok(Context::Timer),
-            4 => Ok(Context::Nmi),
             _ => Err(Problem::Malformed),
         }
     }

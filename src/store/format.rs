@@ -295,7 +295,6 @@ pub(super) fn context_code(context: Context) -> (u8, Option<u16>) {
         Context::HardIrq(irq) => (1, Some(irq)),
         Context::SoftIrq(vector) => (2, Some(vector)),
         Context::Timer => (3, None),
-        Context::Nmi => (4, None),
     }
 }
 

@@ -41,6 +41,7 @@ mod format;
 pub mod meta;
 mod reader;
 mod state;
+mod trim;
 mod varint;
 mod writer;
 
@@ -50,4 +51,5 @@ mod tests;
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;
 pub use reader::Reader;
+pub use trim::trim;
 pub use writer::{Stats, Writer};

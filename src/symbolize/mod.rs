@@ -41,6 +41,13 @@ impl Default for KernelSymbols {
 }
 
 impl KernelSymbols {
+    /// Reads the kernel's table of symbols, which the first stack would wait for: tens of
+    /// milliseconds in which nothing else is read, and which the target may miss on its CPU.
+    pub fn load(&mut self) {
+        // No function is there, so that this names nothing.
+        self.stack(&[1]);
+    }
+
     /// Names of a stack, leaf first, without the scheduler's own frames at the leaf.
     /// An address without a name stays a number.
     pub fn stack(&mut self, ips: &[u64]) -> Vec<&str> {

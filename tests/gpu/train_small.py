@@ -4,7 +4,7 @@
   train_small.py --mode small|item|item-small|loader|hog [--seconds 6]
 
   small       many operations that are shorter than their launches
-  item        operations that keep the GPU busy, and one .item() each step that drains the queue
+  item        a training loop that keeps the GPU busy, but for one .item() each step that drains the queue
   item-small  `small` with .item() each step: what it costs is mostly the launches still
   loader      a DataLoader with one worker that spends 20 ms of CPU on each item
   hog         `small`, the whole process pinned to the CPU --cpu; start a hog there first: --be-hog
@@ -74,12 +74,11 @@ def main():
     from torch import nn
 
     torch.manual_seed(1)
-    # With --mode item the matrix products last several times their launches, so that the queue never runs dry by itself.
-    width, rows, layers = (3072, 3072, 1) if args.mode == "item" else (256, 64, 6)
+    width, rows, layers = 256, 64, 6
 
     def training(device, width, rows):
         model = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())]).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=args.mode == "item")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False)
         return model, optimizer, torch.randn(rows, width, device=device), torch.randn(rows, width, device=device)
 
     # PyTorch imports seconds' worth of modules in its first step. Done on the CPU, they are no part of the GPU's idle time.
@@ -88,16 +87,25 @@ def main():
     optimizer.step()
     model, optimizer, x, y = training("cuda", width, rows)
     batches = slow_batches() if args.mode == "loader" else None
-    wants_item = args.mode in ("item", "item-small")
 
-    def step():
+    def training_step():
         batch = x if batches is None else next(batches).cuda().reshape(-1, width)[:rows]
         loss = nn.functional.mse_loss(model(batch), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss.item() if wants_item else None
+        return loss.item() if args.mode == "item-small" else None
 
+    # A linear regression by hand: each operation lasts longer than its launch and little Python runs between them, so
+    # that the queue never runs dry but for the .item() that ends each step.
+    weight, inputs, truth = (torch.randn(2048, 2048, device="cuda") for _ in range(3))
+
+    def item_step():
+        error = inputs @ weight - truth
+        weight.sub_(inputs.t() @ error, alpha=1e-9)
+        return error.square().mean().item()
+
+    step = item_step if args.mode == "item" else training_step
     for _ in range(args.warm_up if args.mode != "loader" else min(args.warm_up, 5)):
         step()
     torch.cuda.synchronize()

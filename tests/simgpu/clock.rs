@@ -22,6 +22,12 @@ pub fn realtime() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
+/// CPU time of the calling thread in ns.
+#[allow(dead_code)] // only libcuda asks
+pub fn thread_cpu() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Keeps the thread busy until `t`, as the driver does: no system call, so it can be preempted like it.
 #[allow(dead_code)] // libcupti has no cost of its own to simulate
 pub fn spin_until(t: u64) {

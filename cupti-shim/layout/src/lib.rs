@@ -49,8 +49,14 @@ pub const BEAT_MS: u64 = 100;
 /// A shim that sees no beat for this long stops collecting until the beat is back.
 pub const BEAT_TIMEOUT_MS: u64 = 700;
 
-/// How often the shim asks CUPTI for complete buffers.
-pub const FLUSH_MS: u64 = 100;
+/// How often the shim asks CUPTI for complete buffers, and looks for the beat. Asking takes CUPTI's
+/// lock for up to some milliseconds, in which launches wait; full buffers come without being asked for.
+pub const FLUSH_MS: u64 = 250;
+
+const _: () = assert!(
+    BEAT_TIMEOUT_MS + FLUSH_MS < 1000,
+    "a dead collector is noticed within a second"
+);
 
 /// Environment of a command that gdiag launches: collect from `cuInit` on, without being asked,
 /// as long as gdiag holds an exclusive `flock` on the file that the shim was loaded from.

@@ -12,6 +12,9 @@ use crate::units::{Count, Nanos, Share};
 /// Causes explained below the table: the worst ones, unless they hardly matter.
 const DETAILED: usize = 5;
 const DETAILED_SHARE: f64 = 0.02;
+/// Causes with less than this share of idle time share a row when there are so many of them.
+const TINY_SHARE: f64 = 0.001;
+const TINY_ROWS: usize = 3;
 /// Culprits and sentences of evidence for each of them.
 const CULPRITS: usize = 5;
 const EVIDENCE: usize = 6;
@@ -32,10 +35,7 @@ pub(super) fn section(
     };
     heading(page, &format!("{title}: {times}"))?;
     if gpu.busy.is_some() {
-        let (kernels, copies, sets) = (gpu.busy_kernel, gpu.busy_memcpy, gpu.busy_memset);
-        let parts =
-            format!("kernels {kernels}, copies {copies}, memsets {sets} (they can overlap)");
-        page.labelled(Paint::Plain, "  busy: ", &parts)?;
+        page.labelled(Paint::Plain, "  busy: ", &busy_parts(gpu))?;
     }
     if gpu.startup > Nanos::ZERO || gpu.drain > Nanos::ZERO {
         let (startup, drain) = (gpu.startup, gpu.drain);
@@ -67,7 +67,30 @@ pub(super) fn section(
     Ok(())
 }
 
+fn busy_parts(gpu: &Gpu) -> String {
+    let parts: Vec<String> = [
+        ("kernels", gpu.busy_kernel),
+        ("copies", gpu.busy_memcpy),
+        ("memsets", gpu.busy_memset),
+    ]
+    .into_iter()
+    .filter(|(_, time)| *time > Nanos::ZERO)
+    .map(|(name, time)| format!("{name} {time}"))
+    .collect();
+    match parts.len() {
+        0 => "-".to_string(),
+        1 => parts.concat(),
+        _ => format!("{} (they can overlap)", parts.join(", ")),
+    }
+}
+
+/// All causes, but for a tail of tiny ones, which is added up.
 fn overview(gpu: &Gpu) -> Table {
+    let tiny = |row: &CauseRow| row.share < TINY_SHARE;
+    let shown = match gpu.causes.iter().position(tiny) {
+        Some(first) if gpu.causes.len() - first >= TINY_ROWS => first,
+        Some(_) | None => gpu.causes.len(),
+    };
     let mut table = Table::new(&[
         Column::Number("OF IDLE"),
         Column::Number("TIME"),
@@ -75,7 +98,7 @@ fn overview(gpu: &Gpu) -> Table {
         Column::Word("CAUSE"),
         Column::Text("WHO: WHAT"),
     ]);
-    for row in &gpu.causes {
+    for row in &gpu.causes[..shown] {
         table.row([
             Share(row.share).to_string(),
             row.total.to_string(),
@@ -84,6 +107,18 @@ fn overview(gpu: &Gpu) -> Table {
             row.by.first().map_or("-".to_string(), |blame| {
                 who_and_what(blame.who.as_ref(), &blame.what)
             }),
+        ]);
+    }
+    let rest = &gpu.causes[shown..];
+    if !rest.is_empty() {
+        let total: Nanos = rest.iter().map(|row| row.total).sum();
+        let share: f64 = rest.iter().map(|row| row.share).sum();
+        table.row([
+            Share(share).to_string(),
+            total.to_string(),
+            String::new(),
+            "others".to_string(),
+            format!("{} smaller causes, all in --json", rest.len()),
         ]);
     }
     if gpu.causes.len() > 1 {
@@ -117,7 +152,8 @@ fn details(
         Share(row.share)
     );
     page.labelled(Paint::Heading, &format!("{rank}. "), &claim)?;
-    if !row.by.is_empty() {
+    // Of a single culprit the sentence says all.
+    if row.by.len() > 1 || row.evidence.is_empty() {
         page.table(5, &culprits(row))?;
     }
     for sentence in row.evidence.iter().take(EVIDENCE) {

@@ -24,12 +24,13 @@ pub(super) fn recording(
     summary: Option<&Summary>,
 ) -> io::Result<()> {
     let length = summary.map(|summary| summary.end().saturating_sub(meta.start()));
-    let mut text = format!("{} on {}", maybe(length), or_dash(&meta.host));
+    let mut text = maybe(length);
+    if meta.start_unix_ns > 0 {
+        text.push_str(&format!(" from {}", utc(meta.start_unix_ns)));
+    }
+    text.push_str(&format!(" on {}", or_dash(&meta.host)));
     if !meta.kernel.is_empty() {
         text.push_str(&format!(", Linux {} {}", meta.kernel, meta.machine));
-    }
-    if meta.start_unix_ns > 0 {
-        text.push_str(&format!(", from {}", utc(meta.start_unix_ns)));
     }
     page.labelled(Paint::Plain, "Recorded ", &text)?;
     if meta.command.is_empty() {
@@ -79,10 +80,21 @@ pub(super) fn threads(page: &mut Page<'_, impl Write>, threads: &[Thread]) -> io
     } else {
         ""
     };
-    heading(
-        page,
-        &format!("Threads{mark}{}", cut_note(threads.len(), THREADS)),
-    )?;
+    // Pools are full of threads that sleep all the time.
+    let awake: Vec<&Thread> = threads
+        .iter()
+        .filter(|thread| thread.dispatcher || thread.run + thread.runq > Nanos::ZERO)
+        .collect();
+    let shown = &awake[..awake.len().min(THREADS)];
+    let note = if shown.len() < threads.len() {
+        format!(", {} of {}", shown.len(), Count(threads.len() as u64))
+    } else {
+        String::new()
+    };
+    heading(page, &format!("Threads{mark}{note}"))?;
+    if shown.is_empty() {
+        return page.line(Paint::Plain, "  none of them ran");
+    }
     let mut table = Table::new(&[
         Column::Number("RUNNING"),
         Column::Number("RUN QUEUE"),
@@ -91,7 +103,7 @@ pub(super) fn threads(page: &mut Page<'_, impl Write>, threads: &[Thread]) -> io
         Column::Word(""),
         Column::Text("THREAD"),
     ]);
-    for thread in threads.iter().take(THREADS) {
+    for thread in shown {
         table.row([
             thread.run.to_string(),
             thread.runq.to_string(),

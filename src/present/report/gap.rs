@@ -16,6 +16,8 @@ use crate::units::{Count, Nanos, Share};
 const LINES: usize = 8;
 /// Threads of a wakeup chain.
 const HOPS: usize = 8;
+/// A stack is shown of what took at least this share of the gap.
+const STACK_SHARE: f64 = 0.1;
 /// Frames of a stack, from its leaf.
 const FRAMES: usize = 12;
 
@@ -65,16 +67,51 @@ fn since(start: Nanos, recording_start: Nanos) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns / 1_000 % 1_000_000)
 }
 
-/// Microseconds with one digit after the point: `12,304.1`.
-fn micros(time: Nanos) -> String {
-    let tenths = (time.as_u64() + 50) / 100;
-    format!("{}.{}", Count(tenths / 10), tenths % 10)
+/// One unit for all lines of a budget, so that they can be compared and added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Micros,
+    Millis,
+}
+
+impl Unit {
+    const MICROS_BELOW: Nanos = Nanos::from_millis(10);
+
+    fn of(gap: Nanos) -> Unit {
+        if gap < Unit::MICROS_BELOW {
+            Unit::Micros
+        } else {
+            Unit::Millis
+        }
+    }
+
+    fn heading(self) -> &'static str {
+        match self {
+            Unit::Micros => "US",
+            Unit::Millis => "MS",
+        }
+    }
+
+    /// With one digit after the point, `2,304.1`, or with three for milliseconds.
+    fn text(self, time: Nanos) -> String {
+        match self {
+            Unit::Micros => {
+                let tenths = (time.as_u64() + 50) / 100;
+                format!("{}.{}", Count(tenths / 10), tenths % 10)
+            }
+            Unit::Millis => {
+                let micros = (time.as_u64() + 500) / 1_000;
+                format!("{}.{:03}", Count(micros / 1_000), micros % 1_000)
+            }
+        }
+    }
 }
 
 /// Like the budget of a latency: every part in order of size, then their sum.
 fn budget(lines: &[Line<'_>], gap: Nanos) -> Table {
+    let unit = Unit::of(gap);
     let mut table = Table::new(&[
-        Column::Number("US"),
+        Column::Number(unit.heading()),
         Column::Number("OF GAP"),
         Column::Word("CAUSE"),
         Column::Prose("WHO: WHAT"),
@@ -91,7 +128,7 @@ fn budget(lines: &[Line<'_>], gap: Nanos) -> Table {
             String::new()
         };
         table.row([
-            micros(line.total),
+            unit.text(line.total),
             Share(line.total.share_of(gap)).to_string(),
             line.cause.id().to_string(),
             format!("{}{times}", who_and_what(line.who, line.what)),
@@ -100,7 +137,7 @@ fn budget(lines: &[Line<'_>], gap: Nanos) -> Table {
     if shown < lines.len() {
         let total: Nanos = lines[shown..].iter().map(|line| line.total).sum();
         table.row([
-            micros(total),
+            unit.text(total),
             Share(total.share_of(gap)).to_string(),
             "others".to_string(),
             format!("{} smaller lines, all in --json", lines.len() - shown),
@@ -108,7 +145,7 @@ fn budget(lines: &[Line<'_>], gap: Nanos) -> Table {
     }
     let total: Nanos = lines.iter().map(|line| line.total).sum();
     table.row([
-        micros(total),
+        unit.text(total),
         Share(total.share_of(gap)).to_string(),
         "the gap".to_string(),
         String::new(),
@@ -123,7 +160,10 @@ fn background(
     lines: &[Line<'_>],
     usual_lead: Option<Nanos>,
 ) -> io::Result<()> {
-    if let Some(line) = lines.iter().find(|line| !line.stack.is_empty()) {
+    let matters = |line: &&Line<'_>| {
+        !line.stack.is_empty() && line.total.share_of(length(gap)) >= STACK_SHARE
+    };
+    if let Some(line) = lines.iter().find(matters) {
         page.labelled(
             Paint::Plain,
             &format!("  stack of {}: ", line.cause.id()),
@@ -154,11 +194,8 @@ fn background(
     if let Some(dispatcher) = &gap.dispatcher {
         let (role, lead) = match (&gap.next, gap.lead_ns) {
             (None, _) => ("  last launcher: ", String::new()),
-            (Some(_), None) => ("  launched by: ", ", lead -".to_string()),
-            (Some(_), Some(ns)) => {
-                let usual = usual_lead.map_or(String::new(), |lead| format!(" (usually {lead})"));
-                ("  launched by: ", format!(", lead {}{usual}", signed(ns)))
-            }
+            (Some(_), None) => ("  launched by: ", String::new()),
+            (Some(_), Some(ns)) => ("  launched by: ", started(ns, usual_lead)),
         };
         page.labelled(
             Paint::Plain,
@@ -166,19 +203,40 @@ fn background(
             &format!("{}{lead}", name_of(dispatcher)),
         )?;
     }
-    if !gap.chain.is_empty() {
+    // Of a single thread that nobody woke the budget has said all.
+    if gap.chain.len() > 1 || gap.chain.iter().any(|hop| hop.woken_by.is_some()) {
         page.line(Paint::Plain, "  wakeups, back to who was late:")?;
         page.table(4, &chain(&gap.chain))?;
     }
     Ok(())
 }
 
-fn signed(ns: i64) -> String {
-    let sign = if ns < 0 { "-" } else { "" };
-    format!("{sign}{}", Nanos(ns.unsigned_abs()))
+/// The lead, in words: from the end of the launch call to the start of the operation.
+fn started(lead_ns: i64, usual: Option<Nanos>) -> String {
+    let (lead, late) = (Nanos(lead_ns.unsigned_abs()), lead_ns < 0);
+    let side = if late { "after" } else { "before" };
+    let usual = match (usual, late) {
+        (None, _) => String::new(),
+        (Some(usual), true) => format!(" (usually {usual} before)"),
+        (Some(usual), false) => format!(" (usually {usual})"),
+    };
+    format!(", returned {lead} {side} the start{usual}")
+}
+
+/// The way into the kernel is the same for all waits.
+fn is_entry(frame: &str) -> bool {
+    ["do_syscall_64", "x64_sys_call", "ret_from_fork_asm"].contains(&frame)
+        || ["entry_SYSCALL", "asm_", "el0", "invoke_syscall"]
+            .iter()
+            .any(|start| frame.starts_with(start))
 }
 
 fn stack(frames: &[String]) -> String {
+    let telling = frames
+        .iter()
+        .rposition(|frame| !is_entry(frame))
+        .map_or(frames.len(), |last| last + 1);
+    let frames = &frames[..telling];
     let shown: Vec<&str> = frames
         .iter()
         .take(FRAMES)
@@ -286,4 +344,55 @@ fn one_line_each(gaps: &[Gap], before: usize, recording_start: Nanos) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_has_one_unit_that_suits_the_gap() {
+        let text = |gap, time| {
+            let unit = Unit::of(Nanos(gap));
+            format!("{} {}", unit.text(Nanos(time)), unit.heading())
+        };
+        assert_eq!(text(9_999_999, 9_876_543), "9,876.5 US");
+        assert_eq!(text(10_000_000, 9_876_543), "9.877 MS");
+        assert_eq!(text(5_358_271_600, 5_034_795_000), "5,034.795 MS");
+    }
+
+    #[test]
+    fn the_lead_says_on_which_side_of_the_start_the_call_returned() {
+        let usual = Some(Nanos(1_770));
+        assert_eq!(
+            started(6_900, usual),
+            ", returned 6.90 us before the start (usually 1.77 us)"
+        );
+        assert_eq!(
+            started(-9_060, usual),
+            ", returned 9.06 us after the start (usually 1.77 us before)"
+        );
+        assert_eq!(started(0, None), ", returned 0 ns before the start");
+    }
+
+    #[test]
+    fn the_way_into_the_kernel_is_not_shown() {
+        let frames =
+            |list: &[&str]| stack(&list.iter().map(|f| (*f).to_string()).collect::<Vec<_>>());
+        assert_eq!(
+            frames(&[
+                "futex_wait",
+                "__x64_sys_futex",
+                "x64_sys_call",
+                "do_syscall_64",
+                "entry_SYSCALL_64_after_hwframe"
+            ]),
+            "futex_wait < __x64_sys_futex"
+        );
+        assert_eq!(
+            frames(&["filemap_fault", "exc_page_fault", "asm_exc_page_fault"]),
+            "filemap_fault < exc_page_fault"
+        );
+        assert_eq!(frames(&["do_syscall_64"]), "do_syscall_64");
+    }
 }

@@ -12,7 +12,7 @@ mod gap;
 
 use std::io::{self, Write};
 
-use crate::analyse::report::{Gpu, Quality, Report, ThreadRef};
+use crate::analyse::report::{CauseRow, Gpu, Quality, Report, ThreadRef};
 use crate::present::page::{Page, Paint};
 use crate::present::style::Style;
 use crate::store::meta::{GpuSource, Meta, Summary};
@@ -35,7 +35,7 @@ pub fn write_report(
     let simulated = summary.is_some_and(|summary| summary.gpu_source == GpuSource::Simulated);
     let mut page = Page::new(out, *style);
     warnings(&mut page, &report.quality)?;
-    verdicts(&mut page, report, summary, simulated)?;
+    verdicts(&mut page, report, simulated)?;
     page.blank()?;
     data::recording(&mut page, meta, summary)?;
     for gpu in &report.gpus {
@@ -73,21 +73,10 @@ fn warnings(page: &mut Page<'_, impl Write>, quality: &Quality) -> io::Result<()
     page.blank()
 }
 
-fn verdicts(
-    page: &mut Page<'_, impl Write>,
-    report: &Report,
-    summary: Option<&Summary>,
-    simulated: bool,
-) -> io::Result<()> {
+fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -> io::Result<()> {
     if report.gpus.is_empty() {
-        let why = match summary.map(|summary| summary.gpu_source) {
-            Some(GpuSource::None) => ": no process that was recorded used CUDA",
-            Some(GpuSource::Cupti | GpuSource::Simulated | GpuSource::Uprobe) | None => "",
-        };
-        page.line(
-            Paint::Heading,
-            &format!("No GPU activity in this recording{why}"),
-        )?;
+        // Why is in the warnings above: no CUDA, or CUDA that could not be recorded.
+        page.line(Paint::Heading, "No GPU activity in this recording")?;
     }
     for gpu in &report.gpus {
         page.labelled(
@@ -100,13 +89,10 @@ fn verdicts(
             .first()
             .filter(|_| !is_busy(gpu) && gpu.idle.is_some())
         {
-            let share = Share(top.share);
-            let (waited_for, id) = (top.cause.waited_for(), top.cause.id());
-            page.labelled(
-                Paint::Plain,
-                "  ",
-                &format!("most of all it waited for {waited_for} ({id}, {share} of idle)"),
-            )?;
+            page.labelled(Paint::Plain, "  ", &accusation(top))?;
+            if !top.cause.fix().is_empty() {
+                page.labelled(Paint::Remedy, "  fix: ", top.cause.fix())?;
+            }
         }
     }
     if simulated {
@@ -116,6 +102,19 @@ fn verdicts(
         )?;
     }
     Ok(())
+}
+
+/// What the worst cause is, and whose.
+fn accusation(top: &CauseRow) -> String {
+    let share = Share(top.share);
+    let (waited_for, id) = (top.cause.waited_for(), top.cause.id());
+    let who = top.by.first().filter(|blame| blame.who.is_some());
+    let who = who.map_or(String::new(), |blame| {
+        let part = Share(blame.total.share_of(top.total));
+        let who = who_and_what(blame.who.as_ref(), &blame.what);
+        format!("; {part} of that is {who}")
+    });
+    format!("most of all it waited for {waited_for} ({id}, {share} of idle){who}")
 }
 
 /// One sentence: how idle, of how long, and how much of that is explained.

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 uint64_t now_ns(void)
@@ -42,6 +43,66 @@ __attribute__((noinline)) void host_work(uint64_t ns)
 	while (now_ns() < end)
 		for (volatile int i = 0; i < 100; i++)
 			;
+}
+
+void truth_add(struct truth *truth, uint64_t start, uint64_t end)
+{
+	if (truth->count == MAX_SPANS)
+		die("an injection took effect more than %d times", MAX_SPANS);
+	truth->whole = 0;
+	truth->spans[truth->count++] = (struct span){ start, end, end - start };
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_nvcsw;
+}
+
+void call_begins(struct call *call)
+{
+	call->sleeps = sleeps();
+	call->cpu = cpu_ns();
+	call->start = now_ns();
+}
+
+uint64_t call_ends(const struct call *call, struct truth *truth)
+{
+	uint64_t end = now_ns(), cpu = cpu_ns() - call->cpu, took = end - call->start;
+
+	truth->whole = 0;
+	if (sleeps() > call->sleeps && took > cpu) {
+		truth_add(truth, call->start, end);
+		truth->spans[truth->count - 1].ns = took - cpu;
+	}
+	return end;
+}
+
+/* Interrupts are shorter. */
+#define JUMP (50 * US)
+
+__attribute__((noinline)) void note_jumps(struct truth *truth, uint64_t ns)
+{
+	uint64_t last = now_ns(), end = last + ns;
+
+	truth->whole = 0;
+	while (last < end) {
+		uint64_t t = now_ns();
+
+		if (t - last > JUMP)
+			truth_add(truth, last, t);
+		last = t;
+	}
 }
 
 void sleep_ns(uint64_t ns)
@@ -249,23 +310,27 @@ static struct options parse(int argc, char **argv)
 	return opt;
 }
 
-static void inject(struct run *run, const struct planned *p, long step, FILE *truth)
+static void inject(struct run *run, const struct planned *p, long step, FILE *out)
 {
-	struct span span = { 0 };
+	static struct truth truth;
+	uint64_t start = now_ns();
 
-	span.start = now_ns();
-	p->what->go(run, p->ns, &span);
-	if (!span.end)
-		span.end = now_ns();
-	if (!span.cause)
-		span.cause = p->what->cause;
-	if (!truth)
+	truth.cause = p->what->cause;
+	truth.whole = 1;
+	truth.count = 0;
+	p->what->go(run, p->ns, &truth);
+	if (truth.whole)
+		truth_add(&truth, start, now_ns());
+	if (!out)
 		return;
-	fprintf(truth,
-		"{\"cause\":\"%s\",\"start_ns\":%llu,\"end_ns\":%llu,\"injection\":\"%s\",\"step\":%ld,\"device\":%d}\n",
-		span.cause, (unsigned long long)span.start,
-		(unsigned long long)span.end, p->what->name, step, run->opt.device);
-	fflush(truth);
+	for (int i = 0; i < truth.count; i++)
+		fprintf(out,
+			"{\"cause\":\"%s\",\"start_ns\":%llu,\"end_ns\":%llu,\"ns\":%llu,\"injection\":\"%s\",\"step\":%ld,\"device\":%d}\n",
+			truth.cause, (unsigned long long)truth.spans[i].start,
+			(unsigned long long)truth.spans[i].end,
+			(unsigned long long)truth.spans[i].ns, p->what->name, step,
+			run->opt.device);
+	fflush(out);
 }
 
 static long run_steps(struct run *run, FILE *truth)

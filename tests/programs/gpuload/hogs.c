@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Names the file that `gpuload hogs` shares with the gpuload below it. */
@@ -26,8 +27,16 @@
 struct gang {
 	_Atomic uint32_t turn; /* a futex */
 	_Atomic int cpu;
-	_Atomic uint64_t until; /* CLOCK_MONOTONIC */
+	_Atomic uint64_t from, until; /* CLOCK_MONOTONIC */
 };
+
+static void sleep_until(uint64_t ns)
+{
+	struct timespec t = { ns / 1000000000, ns % 1000000000 };
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+		;
+}
 
 static void serve_as_hog(struct gang *gang)
 {
@@ -38,21 +47,24 @@ static void serve_as_hog(struct gang *gang)
 			syscall(SYS_futex, &gang->turn, FUTEX_WAIT, seen, NULL, NULL, 0);
 		seen = atomic_load(&gang->turn);
 		pin_to(atomic_load(&gang->cpu));
+		sleep_until(atomic_load(&gang->from));
 		while (now_ns() < atomic_load(&gang->until))
 			;
 	}
 }
 
-/* Sets the hogs on this thread's CPU for so long, and works beside them. */
-static void take_turn(struct gang *gang, uint64_t ns)
+/* Sets the hogs on this thread's CPU for so long, and notes when it is kept from running. */
+static void take_turn(struct gang *gang, uint64_t ns, struct truth *truth)
 {
-	uint64_t until = now_ns() + ns;
+	/* Not at once: they would have the CPU before this thread looks at the clock. */
+	uint64_t from = now_ns() + MS;
 
 	atomic_store(&gang->cpu, sched_getcpu());
-	atomic_store(&gang->until, until);
+	atomic_store(&gang->from, from);
+	atomic_store(&gang->until, from + ns);
 	atomic_fetch_add(&gang->turn, 1);
 	syscall(SYS_futex, &gang->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	host_work(ns);
+	note_jumps(truth, ns + MS);
 }
 
 static void fork_hogs(struct gang *gang, int count)
@@ -114,12 +126,12 @@ void preempt_ready(struct run *run)
 		run->opt.cpu = sched_getcpu();
 }
 
-void preempt_go(struct run *run, uint64_t ns, struct span *span)
+void preempt_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
 	if (!foreign)
-		span->cause = "host.oversubscribed";
-	take_turn(gang, ns);
+		truth->cause = "host.oversubscribed";
+	take_turn(gang, ns, truth);
 }
 
 static struct gang thread_gang;
@@ -142,11 +154,10 @@ void oversubscribe_ready(struct run *run)
 			die("cannot start a thread");
 }
 
-void oversubscribe_go(struct run *run, uint64_t ns, struct span *span)
+void oversubscribe_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	(void)span;
-	take_turn(&thread_gang, ns);
+	take_turn(&thread_gang, ns, truth);
 }
 
 int hogs_main(int argc, char **argv)

@@ -23,7 +23,7 @@ const struct injection injections[] = {
 	  subprocess_go },
 	{ "sync", "host.sync", 2, "waits for every short kernel, as .item() does", NULL,
 	  sync_ready, sync_go },
-	{ "pageable", "host.pageable-copy", 10, "a large copy to pageable memory", NULL,
+	{ "pageable", "host.pageable-copy", 10, "copies of 1 MiB to pageable memory", NULL,
 	  pageable_ready, pageable_go },
 	{ "alloc", "host.cuda-memory", 5, "cuMemAlloc and cuMemFree", NULL, NULL, alloc_go },
 	{ "module", "host.module-load", 5, "cuModuleLoadData", NULL, NULL, module_go },

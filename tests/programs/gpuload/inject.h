@@ -5,7 +5,7 @@
 #include "load.h"
 
 typedef void prepare_fn(struct run *run);
-typedef void go_fn(struct run *run, uint64_t ns, struct span *span);
+typedef void go_fn(struct run *run, uint64_t ns, struct truth *truth);
 
 /* inject_host.c */
 extern go_fn sleep_go, compute_go, lock_go, stop_go, network_go, subprocess_go, quota_go;

@@ -14,6 +14,7 @@
 
 #define FILE_BYTES (64l << 20)
 #define CHUNK (256l << 10)
+#define PAGE 4096l
 
 static int fd = -1;
 static char chunk[CHUNK];
@@ -50,32 +51,35 @@ static void make_cold(void)
 	posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 }
 
-void disk_go(struct run *run, uint64_t ns, struct span *span)
+/* A page of the file, far from the last one; each comes once until all have been. */
+static long scattered(void)
 {
-	uint64_t end;
-	long at = 0;
+	static unsigned long turn;
+
+	return turn++ * 7919 % (FILE_BYTES / PAGE) * PAGE;
+}
+
+void disk_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t end = now_ns() + ns;
+	struct call call;
 
 	(void)run;
 	make_cold();
-	span->start = now_ns();
-	end = span->start + ns;
 	do {
-		if (at == FILE_BYTES) {
-			make_cold();
-			at = 0;
-		}
-		if (pread(fd, chunk, CHUNK, at) != CHUNK)
+		long at = scattered();
+
+		call_begins(&call);
+		if (pread(fd, chunk, PAGE, at) != PAGE)
 			die("pread: %s", strerror(errno));
-		at += CHUNK;
-	} while (now_ns() < end);
-	span->end = now_ns();
+	} while (call_ends(&call, truth) < end);
 }
 
-void mmapfault_go(struct run *run, uint64_t ns, struct span *span)
+void mmapfault_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	const long stride = 64 << 10;
+	uint64_t end = now_ns() + ns;
 	volatile char *map, sum = 0;
-	uint64_t end;
+	struct call call;
 
 	(void)run;
 	/* Mapped pages stay in the cache, so it is mapped anew each time. */
@@ -84,24 +88,26 @@ void mmapfault_go(struct run *run, uint64_t ns, struct span *span)
 	if (map == MAP_FAILED)
 		die("mmap: %s", strerror(errno));
 	madvise((void *)map, FILE_BYTES, MADV_RANDOM);
-	span->start = now_ns();
-	end = span->start + ns;
-	for (long at = 0; at < FILE_BYTES && now_ns() < end; at += stride)
+	do {
+		long at = scattered();
+
+		call_begins(&call);
 		sum += map[at];
-	span->end = now_ns();
+	} while (call_ends(&call, truth) < end);
 	munmap((void *)map, FILE_BYTES);
 }
 
-void fsync_go(struct run *run, uint64_t ns, struct span *span)
+void fsync_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	uint64_t end = now_ns() + ns;
-	long at = 0;
+	struct call call;
 
 	(void)run;
-	(void)span;
 	do {
-		if (pwrite(fd, chunk, CHUNK, at) != CHUNK || fsync(fd))
-			die("cannot write the scratch file: %s", strerror(errno));
-		at = (at + CHUNK) % FILE_BYTES;
-	} while (now_ns() < end);
+		if (pwrite(fd, chunk, PAGE, scattered()) != PAGE)
+			die("pwrite: %s", strerror(errno));
+		call_begins(&call);
+		if (fsync(fd))
+			die("fsync: %s", strerror(errno));
+	} while (call_ends(&call, truth) < end);
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
@@ -22,25 +23,26 @@
 
 extern char **environ;
 
-void sleep_go(struct run *run, uint64_t ns, struct span *span)
+void sleep_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	(void)span;
+	(void)truth;
 	sleep_ns(ns);
 }
 
-void compute_go(struct run *run, uint64_t ns, struct span *span)
+void compute_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	(void)span;
+	(void)truth;
 	host_work(ns);
 }
 
 /* lock */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static sem_t holder_go, holder_holds;
+static sem_t holder_go, holder_holds, holder_wanted;
 static volatile uint64_t holder_ns;
+static pthread_t holder_thread;
 
 static void *holder(void *arg)
 {
@@ -51,6 +53,9 @@ static void *holder(void *arg)
 			;
 		pthread_mutex_lock(&mutex);
 		sem_post(&holder_holds);
+		/* Until the other thread has a CPU again, or it would not have to wait so long. */
+		while (sem_wait(&holder_wanted))
+			;
 		host_work(holder_ns);
 		pthread_mutex_unlock(&mutex);
 	}
@@ -59,25 +64,41 @@ static void *holder(void *arg)
 
 void lock_ready(struct run *run)
 {
-	pthread_t thread;
-
 	(void)run;
 	sem_init(&holder_go, 0, 0);
 	sem_init(&holder_holds, 0, 0);
-	if (pthread_create(&thread, NULL, holder, NULL))
+	sem_init(&holder_wanted, 0, 0);
+	if (pthread_create(&holder_thread, NULL, holder, NULL))
 		die("cannot start a thread");
 }
 
-void lock_go(struct run *run, uint64_t ns, struct span *span)
+/* Keeps the holder from this thread's CPU, which it would take instead of the lock. */
+static void send_holder_away(void)
 {
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set))
+		die("sched_getaffinity: %s", strerror(errno));
+	if (CPU_COUNT(&set) < 2)
+		return;
+	CPU_CLR(sched_getcpu(), &set);
+	pthread_setaffinity_np(holder_thread, sizeof(set), &set);
+}
+
+void lock_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t start;
+
 	(void)run;
 	holder_ns = ns;
+	send_holder_away();
 	sem_post(&holder_go);
 	while (sem_wait(&holder_holds))
 		;
-	span->start = now_ns();
+	start = now_ns();
+	sem_post(&holder_wanted);
 	pthread_mutex_lock(&mutex);
-	span->end = now_ns();
+	truth_add(truth, start, now_ns());
 	pthread_mutex_unlock(&mutex);
 }
 
@@ -124,7 +145,7 @@ void stop_prepare(struct run *run)
 	stopper_fd = fds[1];
 }
 
-void stop_go(struct run *run, uint64_t ns, struct span *span)
+void stop_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	uint64_t start = now_ns(), last = start, t;
 
@@ -134,8 +155,7 @@ void stop_go(struct run *run, uint64_t ns, struct span *span)
 	/* The stop is where the clock jumps. */
 	while ((t = now_ns()) - last < ns / 2 && t - start < 20 * ns)
 		last = t;
-	span->start = last;
-	span->end = t;
+	truth_add(truth, last, t);
 }
 
 /* network */
@@ -175,10 +195,10 @@ void network_prepare(struct run *run)
 	close(listener);
 }
 
-void network_go(struct run *run, uint64_t ns, struct span *span)
+void network_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	(void)span;
+	(void)truth;
 	if (send(peer_fd, &ns, sizeof(ns), MSG_NOSIGNAL) != sizeof(ns) ||
 	    recv(peer_fd, &ns, sizeof(ns), MSG_WAITALL) != sizeof(ns))
 		die("the peer is gone");
@@ -186,14 +206,14 @@ void network_go(struct run *run, uint64_t ns, struct span *span)
 
 /* subprocess */
 
-void subprocess_go(struct run *run, uint64_t ns, struct span *span)
+void subprocess_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	char *argv[] = { "/bin/true", NULL };
 	uint64_t end = now_ns() + ns;
 	pid_t pid;
 
 	(void)run;
-	(void)span;
+	(void)truth;
 	do {
 		if (posix_spawn(&pid, argv[0], NULL, NULL, argv, environ))
 			die("cannot run %s", argv[0]);
@@ -287,15 +307,13 @@ void quota_prepare(struct run *run)
 	atexit(quota_cleanup);
 }
 
-void quota_go(struct run *run, uint64_t ns, struct span *span)
+void quota_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
 	/* 0 is the writer. */
 	if (!write_file(group, members, "0"))
 		die("cannot enter %s: %s", group, strerror(errno));
-	span->start = now_ns();
-	host_work(ns);
-	span->end = now_ns();
+	note_jumps(truth, ns);
 	if (!write_file(home, members, "0"))
 		die("cannot return to %s: %s", home, strerror(errno));
 }

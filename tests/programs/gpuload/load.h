@@ -31,10 +31,17 @@ struct run {
 	int devices;
 };
 
-/* When an injection took effect, CLOCK_MONOTONIC, and as what: the injection's own cause unless set. */
-struct span {
-	uint64_t start, end;
-	const char *cause;
+#define MAX_SPANS 4096
+
+/* When an injection took effect, CLOCK_MONOTONIC, and as what. */
+struct truth {
+	const char *cause; /* the injection's own unless set */
+	int whole; /* all of the call, unless cleared */
+	int count;
+	struct span {
+		uint64_t start, end;
+		uint64_t ns; /* for so much of it */
+	} spans[MAX_SPANS];
 };
 
 struct injection {
@@ -45,8 +52,8 @@ struct injection {
 	/* Both may be NULL. `prepare` comes before cuInit, when there is one thread; `ready` after it. */
 	void (*prepare)(struct run *run);
 	void (*ready)(struct run *run);
-	/* Does it for about `ns`, on an idle device; `span` is the time around the call, and may be made narrower. */
-	void (*go)(struct run *run, uint64_t ns, struct span *span);
+	/* Does it for about `ns`, on an idle device. */
+	void (*go)(struct run *run, uint64_t ns, struct truth *truth);
 };
 
 extern const struct injection injections[];
@@ -58,6 +65,18 @@ uint64_t now_ns(void);
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 /* Keeps the CPU busy for that long; its name shows in stacks. */
 void host_work(uint64_t ns);
+/* Only reads the clock for that long. Where it jumps, this thread was kept from running: that is the truth. */
+void note_jumps(struct truth *truth, uint64_t ns);
+void truth_add(struct truth *truth, uint64_t start, uint64_t end);
+
+/* A call that sleeps, but also computes: where in it is not known from here, but how long is. */
+struct call {
+	uint64_t start, cpu;
+	long sleeps;
+};
+void call_begins(struct call *call);
+/* Notes the call if the thread slept in it, for as long as it did not compute; returns now. */
+uint64_t call_ends(const struct call *call, struct truth *truth);
 /* Sleeps for that long. */
 void sleep_ns(uint64_t ns);
 /* Pins the calling thread. */

@@ -128,10 +128,21 @@ impl Active {
         })
     }
 
-    /// Waits for `work` and reports a synchronisation of CUPTI's type `what`.
-    pub fn synchronise(&self, work: &[Finish], blocking: bool, sync: link::Sync) {
-        self.cost(leads::CALL_NS);
-        self.runtime.wait(work, blocking);
+    /// Waits for `work` and reports it.
+    pub fn synchronise(
+        &self,
+        work: &[Finish],
+        blocking: bool,
+        returns: &leads::Return,
+        sync: link::Sync,
+    ) {
+        self.cost(leads::OTHER_CALL_NS);
+        self.runtime.wait(work, blocking, returns);
+        self.report(sync);
+    }
+
+    /// Reports a synchronisation that this call was until now.
+    pub fn report(&self, sync: link::Sync) {
         if let Some(link) = self.runtime.link.get() {
             (link.sync)(&link::Sync {
                 correlation: self.correlation,

@@ -22,18 +22,18 @@ pub struct Config {
     pub queue: usize,
     /// `GDIAG_SIM_SYNC`
     pub sync: SyncMode,
-    /// `GDIAG_SIM_GBPS`: bytes per ns, that is GB/s, of a copy engine.
-    pub gbps: f64,
+    /// `GDIAG_SIM_GBPS`: bytes per ns, that is GB/s, of a copy engine instead of the measured speed.
+    pub gbps: Option<f64>,
     /// `GDIAG_SIM_CONCURRENCY`: kernels that run on a device at once.
     pub concurrency: usize,
     /// `GDIAG_SIM_SHARED_COPY=1`: all devices share one copy engine per direction.
     pub shared_copy: bool,
     /// `GDIAG_SIM_EVENT_LATENCY_US`: from the end of an operation to the start of one in
-    /// another stream that waits for it.
-    pub event_latency_ns: u64,
-    /// `GDIAG_SIM_ALLOC_US`: what allocating or freeing memory costs.
-    pub alloc_ns: u64,
-    /// `GDIAG_SIM_MODULE_MS`: what loading a module costs.
+    /// another stream that waits for it, instead of the drawn time.
+    pub event_latency_ns: Option<u64>,
+    /// `GDIAG_SIM_ALLOC_US`: what allocating or freeing memory costs instead of the drawn time.
+    pub alloc_ns: Option<u64>,
+    /// `GDIAG_SIM_MODULE_MS`: what loading a module costs. Depends on the module, so not measured.
     pub module_ns: u64,
     /// `GDIAG_SIM_LAUNCH_NS`: cost of a launch call instead of the drawn one.
     pub launch_ns: Option<i64>,
@@ -59,14 +59,16 @@ impl Config {
                     SyncMode::Spin
                 }
             },
-            gbps: env.number("GDIAG_SIM_GBPS", 50.0f64).max(0.001),
+            gbps: env
+                .optional("GDIAG_SIM_GBPS")
+                .map(|gbps: f64| gbps.max(0.001)),
             concurrency: env.number("GDIAG_SIM_CONCURRENCY", 128usize).max(1),
             shared_copy: env.number("GDIAG_SIM_SHARED_COPY", 0u32) != 0,
-            event_latency_ns: env.scaled("GDIAG_SIM_EVENT_LATENCY_US", 1.5, 1e3),
-            alloc_ns: env.scaled("GDIAG_SIM_ALLOC_US", 60.0, 1e3),
-            module_ns: env.scaled("GDIAG_SIM_MODULE_MS", 1.0, 1e6),
-            launch_ns: env.number("GDIAG_SIM_LAUNCH_NS", None),
-            lead_ns: env.number("GDIAG_SIM_LEAD_NS", None),
+            event_latency_ns: env.scaled("GDIAG_SIM_EVENT_LATENCY_US", 1e3),
+            alloc_ns: env.scaled("GDIAG_SIM_ALLOC_US", 1e3),
+            module_ns: env.scaled("GDIAG_SIM_MODULE_MS", 1e6).unwrap_or(1_000_000),
+            launch_ns: env.optional("GDIAG_SIM_LAUNCH_NS"),
+            lead_ns: env.optional("GDIAG_SIM_LEAD_NS"),
             no_cupti: env.number("GDIAG_SIM_NO_CUPTI", 0u32) != 0,
         }
     }
@@ -91,36 +93,22 @@ impl<F: Fn(&str) -> Option<String>> Env<F> {
         (self.get)(name).filter(|value| !value.is_empty())
     }
 
-    fn number<T: Parse>(&self, name: &str, default: T) -> T {
-        let Some(text) = self.text(name) else {
-            return default;
-        };
-        T::parse(&text).unwrap_or_else(|| {
+    fn optional<T: FromStr>(&self, name: &str) -> Option<T> {
+        let text = self.text(name)?;
+        let value = text.parse().ok();
+        if value.is_none() {
             complain(name, &text);
-            default
-        })
+        }
+        value
     }
 
-    fn scaled(&self, name: &str, default: f64, ns: f64) -> u64 {
+    fn number<T: FromStr>(&self, name: &str, default: T) -> T {
+        self.optional(name).unwrap_or(default)
+    }
+
+    fn scaled(&self, name: &str, ns: f64) -> Option<u64> {
         // A negative time becomes 0 in the cast.
-        (self.number(name, default) * ns) as u64
-    }
-}
-
-trait Parse: Sized {
-    fn parse(text: &str) -> Option<Self>;
-}
-
-macro_rules! parse {
-    ($($t:ty)*) => { $(impl Parse for $t {
-        fn parse(text: &str) -> Option<Self> { <$t>::from_str(text).ok() }
-    })* };
-}
-parse!(usize u64 u32 f64);
-
-impl Parse for Option<i64> {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().map(Some)
+        self.optional(name).map(|value: f64| (value * ns) as u64)
     }
 }
 
@@ -139,7 +127,7 @@ mod tests {
         });
         assert_eq!(config.devices, 2);
         assert_eq!(config.sync, SyncMode::Block);
-        assert_eq!(config.event_latency_ns, 2_500);
+        assert_eq!(config.event_latency_ns, Some(2_500));
         assert_eq!(config.lead_ns, Some(-100));
         assert_eq!(config.queue, 1024);
     }
@@ -149,10 +137,12 @@ mod tests {
         let config = Config::new(|name| match name {
             "GDIAG_SIM_DEVICES" | "GDIAG_SIM_SYNC" => Some("many".into()),
             "GDIAG_SIM_ALLOC_US" => Some("-1".into()),
+            "GDIAG_SIM_GBPS" => Some("fast".into()),
             _ => None,
         });
         assert_eq!(config.devices, 1);
         assert_eq!(config.sync, SyncMode::Spin);
-        assert_eq!(config.alloc_ns, 0);
+        assert_eq!(config.alloc_ns, Some(0));
+        assert_eq!(config.gbps, None);
     }
 }

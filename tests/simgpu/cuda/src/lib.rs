@@ -9,6 +9,8 @@ mod api;
 mod call;
 mod cbid;
 mod config;
+mod draws;
+mod gaps;
 mod init;
 mod leads;
 mod model;

@@ -7,7 +7,8 @@
 //!
 //! The rules:
 //! - a stream runs its operations in the order of submission;
-//! - an operation starts no earlier than its lead after its launch, or `succession` after the one before it;
+//! - an operation starts its lead after its launch, or if something that it waits for ends later
+//!   than that, a gap after that;
 //! - a copy holds its copy engine alone; a hole in front of a copy that waits for something may be used;
 //! - at most `concurrency` kernels run on a device at once;
 //! - the null stream waits for all blocking streams of its context, and they for it.
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::config::Config;
+use crate::gaps::{Before, Gaps};
 
 /// What the program holds for a context, stream or event. Never a valid address.
 pub type Handle = u64;
@@ -47,23 +49,25 @@ impl Finish {
     }
 }
 
-/// Something must have ended, and `extra` ns have passed.
+/// Something must have ended.
 #[derive(Clone, Debug)]
 struct Dep {
     finish: Finish,
-    extra: u64,
+    before: Before,
 }
 
-impl Dep {
-    fn ready(&self) -> Option<u64> {
-        self.finish.get().map(|t| t + self.extra)
-    }
-}
-
-/// Latest `ready` of all; `None` while one is unknown.
-fn ready(deps: &[Dep]) -> Option<u64> {
-    deps.iter()
-        .try_fold(0, |latest: u64, dep| Some(latest.max(dep.ready()?)))
+/// When something that reached the device at `launched` may start; `None` while an end is unknown.
+fn ready(deps: &[Dep], launched: u64, gaps: &Gaps) -> Option<u64> {
+    deps.iter().try_fold(launched, |earliest, dep| {
+        let end = dep.finish.get()?;
+        // What was over by then is no wait.
+        let from = if end > launched {
+            end + gaps.after(dep.before)
+        } else {
+            launched
+        };
+        Some(earliest.max(from))
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +112,8 @@ pub struct Submission {
     pub doorbell: u64,
     /// From doorbell to start on an empty device.
     pub lead: i64,
-    /// From the end of this operation to the start of the next in its stream.
-    pub succession: u64,
+    /// How long after what it waits for it starts.
+    pub gaps: Gaps,
 }
 
 /// The times of an operation became known.
@@ -376,13 +380,12 @@ impl Simulation {
     }
 
     /// What an operation enqueued now waits for.
-    fn deps_of(&self, handle: Handle, stream: &Stream, now: u64) -> Vec<Dep> {
+    fn deps_of(&self, handle: Handle, stream: &Stream) -> Vec<Dep> {
         let mut deps = stream.tail.clone();
-        let latency = self.config.event_latency_ns;
         let mut across = |other: &Stream| {
             deps.extend(other.tail.iter().map(|dep| Dep {
                 finish: dep.finish.clone(),
-                extra: dep.extra.max(latency),
+                before: Before::Event,
             }));
         };
         if self.is_null(handle, stream) {
@@ -396,7 +399,6 @@ impl Simulation {
                 across(null);
             }
         }
-        deps.retain(|dep| dep.ready().is_none_or(|t| t > now));
         deps
     }
 
@@ -413,7 +415,7 @@ impl Simulation {
     /// `None` when there is no such stream. The operation's times, if known, are in `settled` too.
     pub fn submit(&mut self, submission: Submission, settled: &mut Vec<Settled>) -> Option<Finish> {
         let stream = self.streams.get(&submission.stream)?;
-        let deps = self.deps_of(submission.stream, stream, submission.doorbell);
+        let deps = self.deps_of(submission.stream, stream);
         let finish = Finish::unknown();
         let waiting = Waiting {
             device: stream.device,
@@ -423,7 +425,7 @@ impl Simulation {
         };
         let tail = Dep {
             finish: finish.clone(),
-            extra: waiting.submission.succession,
+            before: Before::of(&waiting.submission.work),
         };
         let now = waiting.submission.doorbell;
         let handle = waiting.submission.stream;
@@ -441,12 +443,11 @@ impl Simulation {
 
     /// Gives the operation its times, or gives it back when something before it is unknown.
     fn schedule(&mut self, op: Waiting, now: u64, settled: &mut Vec<Settled>) -> Option<Waiting> {
-        let Some(deps) = ready(&op.deps) else {
-            return Some(op);
-        };
         let s = &op.submission;
         let launched = s.doorbell.saturating_add_signed(s.lead).max(s.call_start);
-        let earliest = launched.max(deps);
+        let Some(earliest) = ready(&op.deps, launched, &s.gaps) else {
+            return Some(op);
+        };
         let device = &mut self.devices[op.device];
         let (start, ns) = match s.work {
             Work::Kernel { ns } => {
@@ -460,7 +461,8 @@ impl Simulation {
                     op.device
                 };
                 let engine = &mut self.devices[owner].engines[direction as usize];
-                (engine.place(earliest, ns.max(1), 1, now), ns.max(1))
+                let ns = ns.max(1);
+                (engine.place(earliest, ns + s.gaps.engine, 1, now), ns)
             }
             Work::OnDevice { ns } => (earliest, ns.max(1)),
             Work::Host(call) => {
@@ -511,8 +513,9 @@ impl Simulation {
     /// What is in the stream now.
     pub fn stream_work(&self, handle: Handle, now: u64) -> Option<Vec<Finish>> {
         let stream = self.streams.get(&handle)?;
-        let deps = self.deps_of(handle, stream, now);
-        Some(deps.into_iter().map(|dep| dep.finish).collect())
+        let deps = self.deps_of(handle, stream).into_iter();
+        let finishes = deps.map(|dep| dep.finish);
+        Some(finishes.filter(|finish| !finish.is_past(now)).collect())
     }
 
     /// What is in all streams of a context now.
@@ -559,11 +562,13 @@ impl Simulation {
         let Some(stream) = self.streams.get_mut(&stream) else {
             return false;
         };
-        let extra = self.config.event_latency_ns;
         stream.tail.extend(
             work.into_iter()
                 .filter(|finish| !finish.is_past(now))
-                .map(|finish| Dep { finish, extra }),
+                .map(|finish| Dep {
+                    finish,
+                    before: Before::Event,
+                }),
         );
         true
     }

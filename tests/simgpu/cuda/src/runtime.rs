@@ -7,11 +7,13 @@ use std::ffi::{c_void, CStr, CString};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::clock::{now, spin_until};
+use crate::clock::{now, spin_until, thread_cpu};
 use crate::config::{self, Config, SyncMode};
-use crate::leads;
+use crate::draws;
+use crate::gaps::{self, Gaps};
+use crate::leads::{self, BySize, Quantiles, Return, Staged, Transfer};
 use crate::link::Link;
-use crate::model::{Finish, Handle, Settled, Simulation, Submission};
+use crate::model::{Finish, Handle, Settled, Simulation, Submission, Work};
 
 /// What a device has, in bytes.
 pub const DEVICE_BYTES: u64 = 141 << 30;
@@ -96,6 +98,8 @@ pub struct Current {
 thread_local! {
     /// Contexts of this thread, the current one last.
     static CONTEXTS: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
+    /// When this thread launched or waited last, and its CPU time then.
+    static AWAKE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// This thread runs host functions.
     static IS_EVENT_THREAD: Cell<bool> = const { Cell::new(false) };
 }
@@ -170,24 +174,92 @@ impl Runtime {
         self.correlation.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn draw(&self, table: &leads::Quantiles) -> i64 {
+    /// The next draw: a fraction of 2^64.
+    pub fn random(&self) -> u64 {
         let n = self.draws.fetch_add(1, Ordering::Relaxed);
-        leads::draw(table, leads::random(self.config.seed, n))
+        draws::random(self.config.seed, n)
     }
 
-    /// What a launch call costs, in ns.
-    pub fn launch_cost(&self) -> u64 {
-        let ns = self.config.launch_ns;
-        ns.unwrap_or_else(|| self.draw(&leads::LAUNCH_CALL)).max(0) as u64
+    /// What a call that this table is about costs, in ns.
+    pub fn cost_of(&self, call: &Quantiles) -> u64 {
+        draws::ns(call, self.random())
     }
 
-    pub fn lead(&self) -> i64 {
-        let ns = self.config.lead_ns;
-        ns.unwrap_or_else(|| self.draw(&leads::LEAD))
+    /// What allocating or freeing memory costs, in ns.
+    pub fn alloc_cost(&self, call: &Quantiles) -> u64 {
+        let ns = self.config.alloc_ns;
+        ns.unwrap_or_else(|| self.cost_of(call))
     }
 
-    pub fn succession(&self) -> u64 {
-        self.draw(&leads::SUCCESSION).max(0) as u64
+    /// The call that launches a kernel of this length.
+    pub fn kernel_launch(&self, stream: Handle, kernel_ns: u64) -> Launch {
+        let t = now();
+        let rested = rested(t);
+        let work = self.simulation().stream_work(stream, t);
+        let queued = work.is_some_and(|work| !work.is_empty());
+        let (call, lead) = match (queued, rested) {
+            (true, _) if gaps::is_short(kernel_ns) => {
+                (&leads::LAUNCH_QUEUED_NOP_CALL, &leads::LAUNCH_EMPTY_LEAD)
+            }
+            (true, _) => (&leads::LAUNCH_QUEUED_20US_CALL, &leads::LAUNCH_EMPTY_LEAD),
+            (false, false) => (&leads::LAUNCH_EMPTY_CALL, &leads::LAUNCH_EMPTY_LEAD),
+            (false, true) => (
+                &leads::LAUNCH_EMPTY_AFTER_SLEEP_CALL,
+                &leads::LAUNCH_EMPTY_AFTER_SLEEP_LEAD,
+            ),
+        };
+        self.launch(|at| draws::at(call, at), |at| draws::at(lead, at))
+            .costing(self.config.launch_ns)
+    }
+
+    /// The call that enqueues a host function. It takes as long to come to an idle device's
+    /// function as to one whose turn comes: the driver's thread has to wake up for both.
+    pub fn host_function_launch(&self) -> Launch {
+        let (call, lead) = (
+            &leads::HOST_FUNCTION_CALL,
+            &leads::HOST_FUNCTION_ENTRY_AFTER_KERNEL,
+        );
+        self.launch(|at| draws::at(call, at), |at| draws::at(lead, at))
+            .costing(self.config.launch_ns)
+    }
+
+    /// The call that enqueues a copy or memset.
+    pub fn transfer_launch(&self, rows: &Transfer, bytes: u64) -> Launch {
+        self.launch(
+            |at| draws::at_size(rows.call, bytes, at),
+            |at| draws::at_size(rows.lead, bytes, at),
+        )
+    }
+
+    /// The part of a call that comes before its pageable copy.
+    pub fn staged_launch(&self, rows: &Staged, bytes: u64) -> Launch {
+        self.launch(|at| draws::at_size(rows.start, bytes, at), |_| 0)
+    }
+
+    /// One draw for both: what holds a call up after the device has learned of the work
+    /// makes the lead shorter by as much.
+    fn launch(&self, call: impl FnOnce(u64) -> i64, lead: impl FnOnce(u64) -> i64) -> Launch {
+        let at = self.random();
+        Launch {
+            cost: call(at),
+            lead: self.config.lead_ns.unwrap_or_else(|| lead(!at)),
+        }
+    }
+
+    /// How long a copy engine takes.
+    pub fn copy_ns(&self, length: BySize, bytes: u64) -> u64 {
+        let at = self.random();
+        match self.config.gbps {
+            None => draws::length(length, bytes, at),
+            Some(gbps) => {
+                let (smallest, fixed) = length[0];
+                draws::ns(fixed, at) + (bytes.saturating_sub(smallest) as f64 / gbps) as u64
+            }
+        }
+    }
+
+    pub fn gaps(&self, work: &Work) -> Gaps {
+        Gaps::draw(work, self.config.event_latency_ns, self.random())
     }
 
     /// Hands an operation to the device now; `doorbell` is filled in and returned. `None`: no such stream.
@@ -211,14 +283,38 @@ impl Runtime {
         }
     }
 
-    /// Waits for the device as a synchronising call does.
-    pub fn wait(&self, work: &[Finish], blocking: bool) {
-        self.wait_until_before(work, 0, blocking);
+    /// Waits for the device as a synchronising call does. Returns when that was over.
+    pub fn wait(&self, work: &[Finish], blocking: bool, returns: &Return) -> u64 {
+        if work.is_empty() {
+            return now();
+        }
+        let at = self.random();
+        let awake = draws::ns(returns.awake, at);
+        let sleep = blocking || self.config.sync == SyncMode::Block;
+        let end = self.end_of(work, sleep);
+        let over = if sleep && end > now() {
+            let over = end + draws::ns(returns.asleep, at);
+            // After waking up it has as much to do as a thread that was awake.
+            sleep_until(over.saturating_sub(awake));
+            over
+        } else {
+            end + awake
+        };
+        spin_until(over);
+        AWAKE.set((now(), thread_cpu()));
+        over
     }
 
-    /// The same, but returns `ahead` ns before the work has ended.
-    pub fn wait_until_before(&self, work: &[Finish], ahead: u64, blocking: bool) {
-        let sleep = blocking || self.config.sync == SyncMode::Block;
+    /// Waits for a time on the device as a synchronising call does.
+    pub fn wait_until(&self, t: u64, blocking: bool) {
+        if blocking || self.config.sync == SyncMode::Block {
+            sleep_until(t);
+        }
+        spin_until(t);
+    }
+
+    /// When all of the work ends; waits until that is known.
+    pub fn end_of(&self, work: &[Finish], sleep: bool) -> u64 {
         if sleep {
             let mut simulation = self.simulation();
             while work.iter().any(|finish| finish.get().is_none()) {
@@ -228,24 +324,13 @@ impl Runtime {
                     .unwrap_or_else(PoisonError::into_inner);
             }
         }
-        let mut end = 0;
-        for finish in work {
-            end = end.max(loop {
-                match finish.get() {
-                    Some(t) => break t,
-                    None => core::hint::spin_loop(),
-                }
-            });
-        }
-        end = end.saturating_sub(ahead);
-        if end <= now() {
-            return;
-        }
-        if sleep {
-            sleep_until(end);
-        } else {
-            spin_until(end + leads::SYNC_RETURN_NS);
-        }
+        let known = |finish: &Finish| loop {
+            match finish.get() {
+                Some(t) => break t,
+                None => core::hint::spin_loop(),
+            }
+        };
+        work.iter().map(known).max().unwrap_or(0)
     }
 
     /// Waits as long as the stream's queue is full. Returns since when, if it was.
@@ -315,6 +400,36 @@ impl Runtime {
             }
         }
     }
+}
+
+/// A launch call as it will be, in ns.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// From its start to its end.
+    pub cost: i64,
+    /// From its end to the start of the operation on an empty device. May be negative.
+    pub lead: i64,
+}
+
+impl Launch {
+    /// With the cost that the environment asks for, if any.
+    fn costing(self, ns: Option<i64>) -> Launch {
+        Launch {
+            cost: ns.unwrap_or(self.cost).max(0),
+            ..self
+        }
+    }
+}
+
+/// The rows "after sleep" were measured after sleeps of this length.
+const SLEPT_NS: u64 = 1_000_000;
+
+/// Whether the thread has been off its CPU for so long since it launched or waited last. It launches now.
+fn rested(now: u64) -> bool {
+    let cpu = thread_cpu();
+    let (last, last_cpu) = AWAKE.replace((now, cpu));
+    let off_cpu = (now - last).saturating_sub(cpu - last_cpu);
+    last != 0 && off_cpu >= SLEPT_NS
 }
 
 /// Sleeps in poll(2) until CLOCK_MONOTONIC reads `t`.

@@ -210,7 +210,7 @@ pub extern "C" fn cuCtxDestroy_v2(context: Opaque) -> CUresult {
     traced(cbid::CTX_DESTROY, |call| {
         let handle = context as Handle;
         let work = call.runtime.simulation().context_work(handle);
-        call.runtime.wait(&work, false);
+        call.runtime.wait(&work, false, &leads::CTX_SYNC);
         if !call.runtime.simulation().destroy_context(handle) {
             return Err(INVALID_CONTEXT);
         }
@@ -296,7 +296,7 @@ pub extern "C" fn cuCtxSynchronize() -> CUresult {
             start: 0,
             end: 0,
         };
-        call.synchronise(&work, context.blocking, sync);
+        call.synchronise(&work, context.blocking, &leads::CTX_SYNC, sync);
         Ok(())
     })
 }
@@ -336,7 +336,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: c_int) -> CUresult {
         *count -= 1;
         if *count == 0 {
             let work = call.runtime.simulation().context_work(*handle);
-            call.runtime.wait(&work, false);
+            call.runtime.wait(&work, false, &leads::CTX_SYNC);
             call.runtime.simulation().destroy_context(*handle);
             contexts.remove(&device);
         }
@@ -355,7 +355,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease(dev: c_int) -> CUresult {
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     traced(cbid::MEM_GET_INFO, |call| {
         let device = call.context()?.device;
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let used = runtime::lock(&call.runtime.memory).used(device);
         // SAFETY: the program's pointers.
         unsafe {

@@ -17,7 +17,7 @@ const BLOCKING_SYNC: u32 = 1;
 pub unsafe extern "C" fn cuEventCreate(out: *mut Opaque, flags: u32) -> CUresult {
     traced(cbid::EVENT_CREATE, |call| {
         let context = call.context()?;
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let blocking = flags & BLOCKING_SYNC != 0;
         let event = call
             .runtime
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn cuEventCreate(out: *mut Opaque, flags: u32) -> CUresult
 #[no_mangle]
 pub extern "C" fn cuEventDestroy_v2(event: Opaque) -> CUresult {
     traced(cbid::EVENT_DESTROY, |call| {
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let gone = call.runtime.simulation().events.remove(&(event as Handle));
         gone.map(drop).ok_or(INVALID_HANDLE)
     })
@@ -41,7 +41,7 @@ pub extern "C" fn cuEventDestroy_v2(event: Opaque) -> CUresult {
 pub extern "C" fn cuEventRecord(event: Opaque, stream: Opaque) -> CUresult {
     traced(cbid::EVENT_RECORD, |call| {
         let target = call.stream(stream as Handle)?;
-        call.cost(leads::CALL_NS);
+        call.cost(call.runtime.cost_of(&leads::EVENT_RECORD_CALL));
         let mut simulation = call.runtime.simulation();
         if !simulation.record_event(event as Handle, target.handle, now()) {
             return Err(INVALID_HANDLE);
@@ -64,7 +64,7 @@ pub extern "C" fn cuEventRecord(event: Opaque, stream: Opaque) -> CUresult {
 #[no_mangle]
 pub extern "C" fn cuEventQuery(event: Opaque) -> CUresult {
     traced(cbid::EVENT_QUERY, |call| {
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let work = call.runtime.simulation().event_work(event as Handle);
         let t = now();
         let mut work = work.ok_or(INVALID_HANDLE)?.into_iter();
@@ -93,7 +93,8 @@ pub extern "C" fn cuEventSynchronize(event: Opaque) -> CUresult {
             start: 0,
             end: 0,
         };
-        call.synchronise(&work.ok_or(INVALID_HANDLE)?, blocking, sync);
+        let work = work.ok_or(INVALID_HANDLE)?;
+        call.synchronise(&work, blocking, &leads::EVENT_SYNC, sync);
         Ok(())
     })
 }

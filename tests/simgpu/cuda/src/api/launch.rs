@@ -11,15 +11,16 @@ use crate::clock::{now, spin_until};
 use crate::leads;
 use crate::link::{self, what};
 use crate::model::{Handle, HostFunction, Submission, Work};
-use crate::runtime;
+use crate::runtime::{self, Launch};
 
 /// CUPTI's overheadKind of a full launch queue.
 const COMMAND_BUFFER_FULL: u32 = 6 << 16;
 /// CUPTI's overheadKind of compiling PTX.
 const DRIVER_COMPILER: u32 = 1;
 
-/// From the doorbell to the end of a launch call.
-const AFTER_DOORBELL_NS: u64 = 250;
+/// From the doorbell to the end of a launch call, unless the lead says that it was more. Not
+/// measured, and no record shows it.
+const AFTER_DOORBELL_NS: i64 = 250;
 
 unsafe fn load(id: Cbid, out: *mut Opaque, image: *const c_void) -> CUresult {
     traced(id, |call| {
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
 #[no_mangle]
 pub extern "C" fn cuModuleUnload(module: Opaque) -> CUresult {
     traced(cbid::MODULE_UNLOAD, |call| {
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let mut modules = runtime::lock(&call.runtime.modules);
         let at = modules.loaded.iter().position(|&m| m == module as Handle);
         modules.loaded.swap_remove(at.ok_or(INVALID_HANDLE)?);
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
         if name.is_null() {
             return Err(INVALID_VALUE);
         }
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let mut modules = runtime::lock(&call.runtime.modules);
         let module = module as Handle;
         if !modules.loaded.contains(&module) {
@@ -141,19 +142,19 @@ unsafe fn launch(id: Cbid, params: &LaunchParams, shown: *const c_void) -> CUres
             shared_bytes: params.shared_bytes,
             ..target.operation(what::KERNEL, call.correlation)
         };
-        let cost = call.runtime.launch_cost();
-        enqueue(call, &target, Some(&operation), Work::Kernel { ns }, cost);
+        let launch = call.runtime.kernel_launch(target.handle, ns);
+        enqueue(call, &target, Some(&operation), Work::Kernel { ns }, launch);
         Ok(())
     })
 }
 
-/// Enqueues work in a call that takes `cost` ns once the queue has room.
+/// Enqueues work in a call that takes `launch.cost` once the queue has room.
 pub fn enqueue(
     call: &Active,
     target: &Target,
     operation: Option<&link::Operation>,
     work: Work,
-    cost: u64,
+    launch: Launch,
 ) -> Option<crate::model::Finish> {
     let runtime = call.runtime;
     let mut start = call.start;
@@ -166,19 +167,21 @@ pub fn enqueue(
         (Some(link), Some(operation)) => (link.reserve)(operation),
         _ => 0,
     };
-    // The device learns of the work at the end of the call: a thread that loses its CPU before is late.
-    spin_until(start + cost.saturating_sub(AFTER_DOORBELL_NS));
+    // The device learns of the work before it starts, and before the call ends. A thread that
+    // loses its CPU before that is late.
+    let starts = launch.cost + launch.lead;
+    let rings = starts.min(launch.cost - AFTER_DOORBELL_NS).max(0);
+    spin_until(start + rings as u64);
     let (finish, doorbell) = runtime.submit(Submission {
         stream: target.handle,
         work,
         slot,
         call_start: call.start,
         doorbell: 0,
-        lead: runtime.lead() + AFTER_DOORBELL_NS as i64,
-        succession: runtime.succession(),
+        lead: starts - rings,
+        gaps: runtime.gaps(&work),
     })?;
-    // The lead counts from the end of the call, which is so long after the doorbell.
-    spin_until((doorbell + AFTER_DOORBELL_NS).max(start + cost));
+    spin_until(doorbell + (launch.cost - rings) as u64);
     Some(finish)
 }
 
@@ -261,7 +264,8 @@ pub extern "C" fn cuLaunchHostFunc(
             function: function.ok_or(INVALID_VALUE)? as usize,
             argument: argument as usize,
         });
-        enqueue(call, &target, None, work, call.runtime.launch_cost());
+        let launch = call.runtime.host_function_launch();
+        enqueue(call, &target, None, work, launch);
         call.runtime.wake_event_thread();
         Ok(())
     })

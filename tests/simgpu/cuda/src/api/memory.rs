@@ -15,10 +15,11 @@ use crate::call::{
 };
 use crate::cbid::{self, Cbid};
 use crate::clock::{now, spin_until};
-use crate::leads;
-use crate::link::what;
-use crate::model::{Direction, Handle, Work};
-use crate::runtime::{self, DEVICE_BYTES};
+use crate::draws;
+use crate::leads::{self, BySize, Transfer};
+use crate::link::{what, Operation};
+use crate::model::{Direction, Finish, Handle, Work};
+use crate::runtime::{self, Launch, DEVICE_BYTES};
 
 /// CUPTI's memory kinds.
 const PAGEABLE: u8 = 1;
@@ -29,16 +30,15 @@ const DEVICE: u8 = 3;
 const DEVICE_BASE: u64 = 0x0d00_0000_0000;
 const DEVICE_ALIGN: u64 = 512;
 
-/// What the driver stages of a pageable copy before it has to wait for the engine.
-const STAGING_BYTES: usize = 4 << 20;
-const STAGING_CHUNK: usize = 1 << 20;
+/// How much is staged at once.
+const STAGING_CHUNK: usize = leads::STAGED_WHOLE_BYTES as usize;
 
 fn allocate(call: &Active, bytes: usize) -> Result<u64, CUresult> {
     let device = call.context()?.device;
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
-    call.cost(call.runtime.config.alloc_ns);
+    call.cost(call.runtime.alloc_cost(&leads::MEM_ALLOC_4M_CALL));
     let mut memory = runtime::lock(&call.runtime.memory);
     let size = (bytes as u64).next_multiple_of(DEVICE_ALIGN);
     if memory.used(device) + size > DEVICE_BYTES {
@@ -74,8 +74,8 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> CUresult {
         let (_, device) = known.ok_or(INVALID_VALUE)?;
         // Freeing waits for everything on the device.
         let work = call.runtime.simulation().device_work(device);
-        call.runtime.wait(&work, false);
-        spin_until(now() + call.runtime.config.alloc_ns);
+        call.runtime.wait(&work, false, &leads::CTX_SYNC);
+        spin_until(now() + call.runtime.alloc_cost(&leads::MEM_FREE_4M_CALL));
         runtime::lock(&call.runtime.memory).device.remove(&address);
         Ok(())
     })
@@ -101,7 +101,8 @@ unsafe fn host_alloc(id: Cbid, out: *mut *mut c_void, bytes: usize) -> CUresult 
         if address == libc::MAP_FAILED {
             return Err(OUT_OF_MEMORY);
         }
-        call.cost(call.runtime.config.alloc_ns);
+        // Page-locking was not measured; mapping the memory is real.
+        call.cost(call.runtime.alloc_cost(&leads::MEM_ALLOC_4M_CALL));
         runtime::lock(&call.runtime.memory)
             .pinned
             .insert(address as usize, bytes);
@@ -141,8 +142,8 @@ pub unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
             .remove(&(address as usize))
             .ok_or(INVALID_VALUE)?;
         let work = call.runtime.simulation().device_work(context.device);
-        call.runtime.wait(&work, false);
-        spin_until(now() + call.runtime.config.alloc_ns);
+        call.runtime.wait(&work, false, &leads::CTX_SYNC);
+        spin_until(now() + call.runtime.alloc_cost(&leads::MEM_FREE_4M_CALL));
         // SAFETY: exactly the mapping of host_alloc, and the program gave it up.
         unsafe { libc::munmap(address, size) };
         Ok(())
@@ -170,47 +171,92 @@ unsafe fn copy(id: Cbid, stream: Opaque, copy: &Copy) -> CUresult {
         match (copy.direction, pinned) {
             // SAFETY: the program's memory of that size.
             (Direction::HostToDevice, false) => unsafe { copy_staged(call, &target, copy) },
-            (Direction::DeviceToHost, false) => {
-                let finish = enqueue_copy(call, &target, copy, PAGEABLE);
-                let finish = finish.ok_or(INVALID_HANDLE)?;
-                call.runtime.wait(&[finish], target.context.blocking);
-                // SAFETY: the program's memory of that size.
-                unsafe { copy.host.cast::<u8>().write_bytes(0, copy.bytes) };
-                Ok(())
+            // SAFETY: likewise.
+            (Direction::DeviceToHost, false) => unsafe { copy_back(call, &target, copy) },
+            (Direction::HostToDevice, true) => {
+                copy_pinned(call, &target, copy, &leads::HTOD_PINNED)
             }
-            (Direction::HostToDevice | Direction::DeviceToHost, true) => {
-                let finish = enqueue_copy(call, &target, copy, PINNED);
-                let finish = finish.ok_or(INVALID_HANDLE)?;
-                if !copy.asynchronous {
-                    call.runtime.wait(&[finish], target.context.blocking);
-                }
-                Ok(())
+            (Direction::DeviceToHost, true) => {
+                copy_pinned(call, &target, copy, &leads::DTOH_PINNED)
             }
         }
     })
 }
 
+fn copy_pinned(
+    call: &Active,
+    target: &Target,
+    copy: &Copy,
+    rows: &Transfer,
+) -> Result<(), CUresult> {
+    let launch = call.runtime.transfer_launch(rows, copy.bytes as u64);
+    let (finish, _) = enqueue_copy(call, target, copy, PINNED, rows.length, launch)?;
+    if !copy.asynchronous {
+        // Not measured: as long as if the program asked for it.
+        let blocking = target.context.blocking;
+        call.runtime.wait(&[finish], blocking, &leads::STREAM_SYNC);
+    }
+    Ok(())
+}
+
 /// From pageable memory: the call ends when the last bytes are staged.
 unsafe fn copy_staged(call: &Active, target: &Target, copy: &Copy) -> Result<(), CUresult> {
+    let (runtime, bytes) = (call.runtime, copy.bytes as u64);
     if !copy.asynchronous {
         // The synchronous call waits for the stream first.
-        let work = call.runtime.simulation().stream_work(target.handle, now());
+        let work = runtime.simulation().stream_work(target.handle, now());
         let work = work.ok_or(INVALID_HANDLE)?;
-        call.runtime.wait(&work, target.context.blocking);
+        runtime.wait(&work, target.context.blocking, &leads::STREAM_SYNC);
     }
-    let first = copy.bytes.min(STAGING_BYTES);
-    // SAFETY: the program's memory of that size.
+    if bytes <= leads::STAGED_WHOLE_BYTES {
+        // SAFETY: the program's memory of that size.
+        unsafe { stage(copy.host.cast(), copy.bytes) };
+        let rows = &leads::HTOD_PAGEABLE;
+        let launch = runtime.transfer_launch(rows, bytes);
+        enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
+        return Ok(());
+    }
+    let rows = &leads::HTOD_PAGEABLE_LARGE;
+    let first = STAGING_CHUNK;
+    // SAFETY: the beginning of the program's memory.
     unsafe { stage(copy.host.cast(), first) };
-    let finish = enqueue_copy(call, target, copy, PAGEABLE).ok_or(INVALID_HANDLE)?;
-    let rest = copy.bytes - first;
-    if rest > 0 {
-        // SAFETY: the rest of the same memory.
-        unsafe { stage(copy.host.cast::<u8>().add(first), rest) };
-        // There is room for the last bytes when the engine has taken those before.
-        let last = (STAGING_BYTES as f64 / call.runtime.config.gbps) as u64;
-        let blocking = target.context.blocking;
-        call.runtime.wait_until_before(&[finish], last, blocking);
+    let launch = runtime.staged_launch(rows, bytes);
+    let (finish, _) = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
+    // SAFETY: the rest of the same memory.
+    unsafe { stage(copy.host.cast::<u8>().add(first), copy.bytes - first) };
+    // The last bytes fit in when the engine has taken those before.
+    let returned = draws::at_size(rows.returned, bytes, runtime.random());
+    let end = runtime.end_of(&[finish], target.context.blocking);
+    spin_until(end.saturating_add_signed(returned));
+    Ok(())
+}
+
+/// To pageable memory: the call ends when the driver has moved the bytes on to it.
+unsafe fn copy_back(call: &Active, target: &Target, copy: &Copy) -> Result<(), CUresult> {
+    let (runtime, bytes) = (call.runtime, copy.bytes as u64);
+    let rows = &leads::DTOH_PAGEABLE;
+    let launch = runtime.staged_launch(rows, bytes);
+    let (finish, ns) = enqueue_copy(call, target, copy, PAGEABLE, rows.length, launch)?;
+    let (finish, blocking) = ([finish], target.context.blocking);
+    // What is staged in turns is moved on while the copy runs, but for the end.
+    let early = if bytes > leads::STAGED_WHOLE_BYTES {
+        let end = runtime.end_of(&finish, blocking);
+        runtime.wait_until(end.saturating_sub(ns), blocking);
+        copy.bytes - STAGING_CHUNK
+    } else {
+        0
+    };
+    // SAFETY: the beginning of the program's memory.
+    unsafe { copy.host.cast::<u8>().write_bytes(0, early) };
+    let arrived = runtime.wait(&finish, blocking, &leads::DTOH_PAGEABLE_RETURN);
+    // SAFETY: the rest of the same memory.
+    unsafe {
+        let rest = copy.host.cast::<u8>().add(early);
+        rest.write_bytes(0, copy.bytes - early);
     }
+    let at = runtime.random();
+    let moving = draws::at_size(rows.returned, bytes, at) - draws::at_size(rows.returned, 0, at);
+    spin_until(arrived.saturating_add_signed(moving));
     Ok(())
 }
 
@@ -231,12 +277,15 @@ unsafe fn stage(from: *const u8, bytes: usize) {
     });
 }
 
+/// Returns the copy's end and its length.
 fn enqueue_copy(
     call: &Active,
     target: &Target,
     copy: &Copy,
     host_kind: u8,
-) -> Option<crate::model::Finish> {
+    length: BySize,
+    launch: Launch,
+) -> Result<(Finish, u64), CUresult> {
     let mut operation = target.operation(what::MEMCPY, call.correlation);
     operation.bytes = copy.bytes as u64;
     operation.asynchronous = u8::from(copy.asynchronous);
@@ -244,13 +293,11 @@ fn enqueue_copy(
         Direction::HostToDevice => (1, host_kind, DEVICE),
         Direction::DeviceToHost => (2, DEVICE, host_kind),
     };
-    let ns = leads::COPY_SETUP_NS + (copy.bytes as f64 / call.runtime.config.gbps) as u64;
-    let work = Work::Copy {
-        direction: copy.direction,
-        ns,
-    };
-    let cost = now() - call.start + leads::COPY_CALL_NS;
-    enqueue(call, target, Some(&operation), work, cost)
+    let ns = call.runtime.copy_ns(length, copy.bytes as u64);
+    let direction = copy.direction;
+    let work = Work::Copy { direction, ns };
+    let finish = enqueue(call, target, Some(&operation), work, launch);
+    Ok((finish.ok_or(INVALID_HANDLE)?, ns))
 }
 
 /// # Safety
@@ -327,10 +374,20 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     unsafe { copy(cbid::MEMCPY_DTOH_ASYNC, stream, &it) }
 }
 
-/// How long the device takes to write `bytes` to its own memory.
-fn on_device(bytes: usize) -> Work {
-    let ns = leads::MEMSET_SETUP_NS + bytes as u64 * 1_000 / leads::MEMSET_BYTES_PER_US;
-    Work::OnDevice { ns }
+/// Enqueues what the device does in its own memory.
+fn enqueue_on_device(
+    call: &Active,
+    target: &Target,
+    operation: &Operation,
+    rows: &Transfer,
+) -> Result<(), CUresult> {
+    let (runtime, bytes) = (call.runtime, operation.bytes);
+    let work = Work::OnDevice {
+        ns: draws::length(rows.length, bytes, runtime.random()),
+    };
+    let launch = runtime.transfer_launch(rows, bytes);
+    let finish = enqueue(call, target, Some(operation), work, launch);
+    finish.map(drop).ok_or(INVALID_HANDLE)
 }
 
 #[no_mangle]
@@ -346,9 +403,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
         operation.bytes = bytes as u64;
         operation.asynchronous = 1;
         (operation.copy_kind, operation.src_kind, operation.dst_kind) = (8, DEVICE, DEVICE);
-        let work = on_device(bytes);
-        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
-        Ok(())
+        enqueue_on_device(call, &target, &operation, &leads::DTOD)
     })
 }
 
@@ -374,13 +429,15 @@ pub extern "C" fn cuMemcpyPeerAsync(
         operation.source = [from.device as u32, from.id];
         operation.destination = [to.device as u32, to.id];
         (operation.copy_kind, operation.src_kind, operation.dst_kind) = (10, DEVICE, DEVICE);
-        let ns = leads::COPY_SETUP_NS + (bytes as f64 / runtime.config.gbps) as u64;
+        // Not measured: as if it went to the host.
+        let rows = &leads::DTOH_PINNED;
         let work = Work::Copy {
             direction: Direction::DeviceToHost,
-            ns,
+            ns: runtime.copy_ns(rows.length, bytes as u64),
         };
-        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
-        Ok(())
+        let launch = runtime.transfer_launch(rows, bytes as u64);
+        let finish = enqueue(call, &target, Some(&operation), work, launch);
+        finish.map(drop).ok_or(INVALID_HANDLE)
     })
 }
 
@@ -393,8 +450,6 @@ pub extern "C" fn cuMemsetD8Async(_to: u64, value: u8, bytes: usize, stream: Opa
         operation.asynchronous = 1;
         operation.value = value.into();
         operation.dst_kind = DEVICE;
-        let work = on_device(bytes);
-        enqueue(call, &target, Some(&operation), work, leads::COPY_CALL_NS);
-        Ok(())
+        enqueue_on_device(call, &target, &operation, &leads::MEMSET)
     })
 }

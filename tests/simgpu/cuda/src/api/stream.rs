@@ -14,7 +14,7 @@ const NON_BLOCKING: u32 = 1;
 unsafe fn create(id: Cbid, out: *mut Opaque, flags: u32, priority: i32) -> CUresult {
     traced(id, |call| {
         let context = call.context()?;
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let stream = call.runtime.simulation().create_stream(
             context.handle,
             flags & NON_BLOCKING != 0,
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
 #[no_mangle]
 pub extern "C" fn cuStreamDestroy_v2(stream: Opaque) -> CUresult {
     traced(cbid::STREAM_DESTROY, |call| {
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let gone = call
             .runtime
             .simulation()
@@ -61,7 +61,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: Opaque) -> CUresult {
 pub extern "C" fn cuStreamQuery(stream: Opaque) -> CUresult {
     traced(cbid::STREAM_QUERY, |call| {
         let target = call.stream(stream as Handle)?;
-        call.cost(leads::CALL_NS);
+        call.cost(leads::OTHER_CALL_NS);
         let t = now();
         let work = call.runtime.simulation().stream_work(target.handle, t);
         let mut work = work.ok_or(INVALID_HANDLE)?.into_iter();
@@ -76,7 +76,8 @@ pub extern "C" fn cuStreamSynchronize(stream: Opaque) -> CUresult {
         let target = call.stream(stream as Handle)?;
         let work = call.runtime.simulation().stream_work(target.handle, now());
         let sync = target.sync(3); // STREAM_SYNCHRONIZE
-        call.synchronise(&work.ok_or(INVALID_HANDLE)?, target.context.blocking, sync);
+        let (work, blocking) = (work.ok_or(INVALID_HANDLE)?, target.context.blocking);
+        call.synchronise(&work, blocking, &leads::STREAM_SYNC, sync);
         Ok(())
     })
 }
@@ -85,7 +86,7 @@ pub extern "C" fn cuStreamSynchronize(stream: Opaque) -> CUresult {
 pub extern "C" fn cuStreamWaitEvent(stream: Opaque, event: Opaque, _flags: u32) -> CUresult {
     traced(cbid::STREAM_WAIT_EVENT, |call| {
         let target = call.stream(stream as Handle)?;
-        call.cost(leads::CALL_NS);
+        call.cost(call.runtime.cost_of(&leads::STREAM_WAIT_EVENT_CALL));
         let mut simulation = call.runtime.simulation();
         if !simulation.wait_event(target.handle, event as Handle, now()) {
             return Err(INVALID_HANDLE);
@@ -96,7 +97,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: Opaque, event: Opaque, _flags: u32) 
             event_id: id.unwrap_or(link::NONE),
             ..target.sync(2) // STREAM_WAIT_EVENT
         };
-        call.synchronise(&[], false, sync);
+        call.report(sync);
         Ok(())
     })
 }

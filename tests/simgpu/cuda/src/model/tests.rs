@@ -2,6 +2,7 @@ use super::*;
 
 const EVENT: u64 = 1_500;
 const NEXT: u64 = 1_000;
+const ENGINE: u64 = 300;
 const LEAD: i64 = 7_000;
 
 struct Bench {
@@ -12,7 +13,6 @@ struct Bench {
 impl Bench {
     fn new(set: impl FnOnce(&mut Config)) -> Bench {
         let mut config = Config::new(|_| None);
-        config.event_latency_ns = EVENT;
         set(&mut config);
         let mut sim = Simulation::new(&config);
         let context = sim.create_context(0, false);
@@ -39,7 +39,7 @@ impl Bench {
                     call_start: at - 3_000,
                     doorbell: at,
                     lead: LEAD,
-                    succession: NEXT,
+                    gaps: Gaps::plain(NEXT, EVENT, ENGINE),
                 },
                 &mut settled,
             )
@@ -81,7 +81,7 @@ fn a_negative_lead_never_goes_before_the_call() {
         call_start: 9_000,
         doorbell: 10_000,
         lead: -5_000,
-        succession: NEXT,
+        gaps: Gaps::plain(NEXT, EVENT, ENGINE),
     };
     b.sim.submit(submission, &mut settled).unwrap();
     assert_eq!(settled[0].start, 9_000);
@@ -114,9 +114,9 @@ fn copies_of_one_direction_take_turns() {
     let (s, t) = (b.stream(), b.stream());
     let up = Direction::HostToDevice;
     assert_eq!(b.copy(s, 10_000, up, 100_000), (17_000, 117_000));
-    assert_eq!(b.copy(t, 14_000, up, 100_000), (117_000, 217_000));
+    assert_eq!(b.copy(t, 14_000, up, 100_000), (117_300, 217_300));
     let down = Direction::DeviceToHost;
-    assert_eq!(b.copy(t, 18_000, down, 10), (218_000, 218_010));
+    assert_eq!(b.copy(t, 18_000, down, 10), (218_300, 218_310));
     let u = b.stream();
     assert_eq!(b.copy(u, 18_000, down, 10), (25_000, 25_010));
 }
@@ -130,12 +130,12 @@ fn a_copy_may_use_the_hole_before_one_that_waits() {
     assert_eq!(b.copy(s, 14_000, up, 50_000).0, 1_018_000);
     assert_eq!(b.copy(t, 18_000, up, 50_000), (25_000, 75_000));
     // Too long for the rest of the hole: after the one that waits.
-    assert_eq!(b.copy(t, 22_000, up, 2_000_000).0, 1_068_000);
+    assert_eq!(b.copy(t, 22_000, up, 2_000_000).0, 1_068_000 + ENGINE);
 }
 
 #[test]
 fn devices_share_copy_engines_only_when_told_so() {
-    for (shared, start) in [(false, 21_000), (true, 117_000)] {
+    for (shared, start) in [(false, 21_000), (true, 117_000 + ENGINE)] {
         let mut b = Bench::new(|c| {
             c.devices = 2;
             c.shared_copy = shared;
@@ -263,7 +263,7 @@ fn nothing_overlaps_in_a_stream_or_an_engine_whatever_is_submitted() {
     let mut copies: [Vec<(u64, u64)>; 2] = Default::default();
     let mut at = 10_000;
     for n in 0..600 {
-        let r = crate::leads::random(42, n);
+        let r = crate::draws::random(42, n);
         let which = (r % 5) as usize;
         let (stream, ns) = (streams[which], (r >> 8) % 40_000);
         at += (r >> 32) % 9_000;

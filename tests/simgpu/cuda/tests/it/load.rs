@@ -113,7 +113,7 @@ fn makes_a_gap(injection: &str, cause: &str, least: f64, env: &[(&str, &str)]) {
         return;
     };
     assert_eq!(outcome.causes, [cause]);
-    assert!(outcome.total >= 2_000_000, "{}", outcome.total);
+    assert!(outcome.total >= 2_000_000, "{injection}: {}", outcome.total);
     let share = outcome.idle_share();
     assert!(
         share >= least,
@@ -145,8 +145,8 @@ fn disk_faults_make_the_device_idle() {
 fn cuda_calls_make_the_device_idle() {
     makes_a_gap("alloc", "host.cuda-memory", 0.95, &[]);
     makes_a_gap("module", "host.module-load", 0.95, &[]);
-    // The copy itself is not idle time.
-    makes_a_gap("pageable", "host.pageable-copy", 0.3, &[]);
+    // The copies themselves are not idle time: in the tables at most 40 % of a call.
+    makes_a_gap("pageable", "host.pageable-copy", 0.6, &[]);
     // Nor are the kernels between the waits.
     makes_a_gap("sync", "host.sync", 0.05, &[]);
 }

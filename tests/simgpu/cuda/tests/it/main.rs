@@ -9,6 +9,9 @@
 
 mod cupti;
 mod driver;
+#[allow(dead_code)] // the tests need a part of it
+#[path = "../../src/leads.rs"]
+mod leads;
 mod process;
 
 mod buffers;

@@ -10,11 +10,41 @@ use crate::cupti::{
     SYNC,
 };
 use crate::driver::{ok, Handle, Program};
+use crate::leads::{self, Quantiles, Return};
 use crate::process::{case, cases};
 
 /// Longer than any test runs.
 const FOREVER: u64 = 600_000_000_000;
 const MS: u64 = 1_000_000;
+
+/// A table's extremes, in ns.
+fn least(table: &Quantiles) -> i64 {
+    i64::from(table[0])
+}
+
+fn most(table: &Quantiles) -> i64 {
+    i64::from(table[100])
+}
+
+/// `later - earlier`
+fn after(later: u64, earlier: u64) -> i64 {
+    later.wrapping_sub(earlier) as i64
+}
+
+/// The soonest after its start that a launch call makes an empty device start: call and lead
+/// come from one draw, so the extremes of the sum are at the quantiles.
+fn soonest_start() -> i64 {
+    let sums = |call: Quantiles, lead: Quantiles| {
+        (0..=100).map(move |i| i64::from(call[i]) + i64::from(lead[100 - i]))
+    };
+    let warm = sums(leads::LAUNCH_EMPTY_CALL, leads::LAUNCH_EMPTY_LEAD);
+    let rested = sums(
+        leads::LAUNCH_EMPTY_AFTER_SLEEP_CALL,
+        leads::LAUNCH_EMPTY_AFTER_SLEEP_LEAD,
+    );
+    // Each of the two parts is rounded down.
+    warm.chain(rested).min().unwrap() - 2
+}
 
 fn in_order(ops: &[Record]) {
     for pair in ops.windows(2) {
@@ -48,8 +78,11 @@ fn a_stream_runs_in_order_with_its_leads() {
                 assert_eq!(kernel.end() - kernel.start(), 30_000);
                 if i % 4 == 0 {
                     // The device was empty: the lead is one of the table's.
-                    assert!(kernel.start() >= call.start() + 3_600 + 4_600, "{i}");
-                    assert!(kernel.start() <= call.end() + 24_000, "{i}");
+                    let lead = most(&leads::LAUNCH_EMPTY_LEAD)
+                        .max(most(&leads::LAUNCH_EMPTY_AFTER_SLEEP_LEAD));
+                    let start = after(kernel.start(), call.start());
+                    assert!(start >= soonest_start(), "{i}: {start}");
+                    assert!(after(kernel.start(), call.end()) <= lead, "{i}");
                 }
             }
             // Grid, block, shared memory and the name are those of the launch.
@@ -186,9 +219,21 @@ fn copies_of_one_direction_never_overlap() {
                 copies.sort_by_key(Record::start);
                 assert_eq!(copies.len(), 20);
                 in_order(&copies);
-                // 1 MiB at 10 GB/s, and the set-up.
-                let ns = copies[0].end() - copies[0].start();
-                assert_eq!(ns, 1_300 + 104_857);
+                // 1 MiB at 10 GB/s, of which 4 KiB are in the measured fixed part.
+                let fixed = if direction == 1 {
+                    leads::HTOD_PINNED_4K_LENGTH
+                } else {
+                    leads::DTOH_PINNED_4K_LENGTH
+                };
+                for copy in &copies {
+                    let ns = after(copy.end(), copy.start()) - 104_448;
+                    assert!(ns >= least(&fixed) && ns <= most(&fixed), "{ns}");
+                }
+                // From one stream to the next, through one engine.
+                for pair in copies.windows(2) {
+                    let gap = after(pair[1].start(), pair[0].end());
+                    assert!(gap >= least(&leads::COPY_ENGINE_GAP), "{gap}");
+                }
             }
         },
     );
@@ -237,8 +282,9 @@ fn synchronous_pageable_copies_wait_for_the_stream_first() {
             let call = call_of(&records, copy);
             let kernel = &of_kind(&records, KERNEL)[0];
             assert!(copy.start() >= kernel.end() && call.end() >= kernel.end());
-            // All but the last 4 MiB have left the staging memory when the call returns.
-            assert!(call.end() >= copy.end() - (4 << 20) * 1_000 / 50_000);
+            // Only the last bytes are still on their way when the call returns.
+            let returned = least(&leads::HTOD_PAGEABLE_1M_RETURN_AFTER_END);
+            assert!(after(call.end(), copy.end()) >= returned);
         },
     );
 }
@@ -264,7 +310,8 @@ fn pageable_copies_to_the_host_return_when_done() {
             assert_eq!(kinds(&records), (2, 3, 1));
             let copy = &of_kind(&records, MEMCPY)[0];
             assert!(copy.start() >= of_kind(&records, KERNEL)[0].end());
-            assert!(call_of(&records, copy).end() >= copy.end());
+            let returned = after(call_of(&records, copy).end(), copy.end());
+            assert!(returned >= least(&leads::DTOH_PAGEABLE_4B_RETURN_AFTER_END));
             assert!(host.iter().all(|&byte| byte == 0));
         },
     );
@@ -330,7 +377,8 @@ fn a_full_queue_blocks_the_launch_until_there_is_room() {
             // A kernel that was queued in time follows at once: a full queue makes no gap.
             for pair in kernels.windows(2) {
                 let in_time = call_of(&records, &pair[1]).end() + 30_000 < pair[0].end();
-                assert!(!in_time || pair[1].start() - pair[0].end() <= 2_600);
+                let gap = after(pair[1].start(), pair[0].end());
+                assert!(!in_time || gap <= most(&leads::LAUNCH_QUEUED_20US_GAP));
             }
         },
     );
@@ -357,15 +405,29 @@ fn synchronising_calls_end_after_the_work() {
             let syncs = of_kind(&records, SYNC);
             let stream = kernels[0].place().2;
             // Type, stream, cbid: stream, event and context.
-            let expected = [(3, stream, 126), (1, u32::MAX, 121), (4, u32::MAX, 17)];
+            let expected = [
+                (3, stream, 126, &leads::STREAM_SYNC),
+                (1, u32::MAX, 121, &leads::EVENT_SYNC),
+                (4, u32::MAX, 17, &leads::CTX_SYNC),
+            ];
+            let asleep = std::env::var("GDIAG_SIM_SYNC").unwrap() == "block";
+            let soonest = |returns: &Return| {
+                least(if asleep {
+                    returns.asleep
+                } else {
+                    returns.awake
+                })
+            };
             assert_eq!(syncs.len(), 3);
-            for ((sync, kernel), (what, stream, cbid)) in syncs.iter().zip(&kernels).zip(expected) {
+            for ((sync, kernel), (what, stream, cbid, returns)) in
+                syncs.iter().zip(&kernels).zip(expected)
+            {
                 assert_eq!((sync.u32(4), sync.u32(32)), (what, stream));
                 let call = call_of(&records, sync);
                 assert_eq!(call.cbid(), cbid);
                 assert!(call.start() <= sync.start() && sync.end() <= call.end());
-                assert!(sync.end() >= kernel.end());
                 assert!(sync.start() <= kernel.end());
+                assert!(after(sync.end(), kernel.end()) >= soonest(returns));
             }
         },
     );

@@ -1,0 +1,488 @@
+//! A part of a recording as a recording of its own.
+//!
+//! What a reader needs to know from before is carried over: who each thread was and what it did at that
+//! moment, devices, processes, the state of shims, the launches of operations. Definitions that
+//! nothing uses any more are left out.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::meta::{Meta, Summary};
+use super::writer::Stats;
+use super::{Reader, StoreError, Writer};
+use crate::event::{
+    ClockPair, CorrelationId, Define, Device, DeviceId, Event, NameId, OpKind, Pid, Process, Shim,
+    StackId, Task, TaskReason, TaskState, Tid,
+};
+use crate::units::Nanos;
+
+/// Copies what happened in `[from, to)` into a new recording at `path`.
+pub fn trim(reader: &mut Reader, path: &Path, from: Nanos, to: Nanos) -> Result<Stats, StoreError> {
+    let mut before = Before::default();
+    let mut range = Range::new(from, to);
+    reader.for_each(|event| {
+        before.event(event, from);
+        range.operation(event);
+        ControlFlow::Continue(())
+    })?;
+    let carried = before.events(from);
+    let mut used = Used::default();
+    carried.iter().for_each(|event| used.event(event));
+    reader.for_each(|event| {
+        if range.keeps(event) {
+            used.event(event);
+        }
+        ControlFlow::Continue(())
+    })?;
+    // Frames are names, too, and a stack is defined before its first use.
+    reader.for_each(|event| {
+        used.frames(event);
+        ControlFlow::Continue(())
+    })?;
+
+    let summary = Summary {
+        end_mono_ns: to.0,
+        ..reader.summary().cloned().unwrap_or_default()
+    };
+    let mut writer = Writer::create(path, &meta(reader.meta(), from))?;
+    let mut written = Ok(());
+    reader.for_each(|event| {
+        if used.defines(event) {
+            written = writer.push(event);
+        }
+        go_on(&written)
+    })?;
+    for event in &carried {
+        written = written.and_then(|()| writer.push(event));
+    }
+    reader.for_each(|event| {
+        if written.is_ok() && range.keeps(event) {
+            written = writer.push(event);
+        }
+        go_on(&written)
+    })?;
+    written?;
+    writer.finish(&summary)
+}
+
+fn go_on(written: &Result<(), StoreError>) -> ControlFlow<()> {
+    if written.is_ok() {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}
+
+fn meta(whole: &Meta, from: Nanos) -> Meta {
+    let later = from.saturating_sub(whole.start());
+    Meta {
+        start_mono_ns: from.0,
+        start_unix_ns: whole.start_unix_ns.saturating_add(later.0),
+        ..whole.clone()
+    }
+}
+
+/// What was so when the part begins.
+#[derive(Debug, Default)]
+struct Before {
+    tasks: BTreeMap<Tid, Task>,
+    states: BTreeMap<Tid, (Nanos, TaskState, Option<u16>)>,
+    exits: BTreeMap<Tid, Nanos>,
+    /// Facts that hold all the time, whenever they were found out.
+    processes: BTreeMap<Pid, Process>,
+    devices: BTreeMap<(Pid, DeviceId), Device>,
+    shims: BTreeMap<Pid, Shim>,
+    clock: Option<ClockPair>,
+}
+
+impl Before {
+    fn event(&mut self, event: &Event, from: Nanos) {
+        let is_before = event.ts().is_some_and(|ts| ts < from);
+        match event {
+            Event::Process(e) => {
+                self.processes.insert(e.pid, *e);
+            }
+            Event::Device(e) => {
+                self.devices.insert((e.pid, e.id), e.clone());
+            }
+            _ if !is_before => {}
+            Event::Task(e) => {
+                if self.tasks.get(&e.tid).is_none_or(|last| last.ts <= e.ts) {
+                    self.tasks.insert(e.tid, e.clone());
+                }
+                let state = match e.reason {
+                    TaskReason::Seen => e.state,
+                    TaskReason::New { .. } => TaskState::Runnable,
+                    TaskReason::Exec | TaskReason::Rename => return,
+                };
+                self.state(e.tid, e.ts, state, e.syscall);
+            }
+            Event::Exit(e) => {
+                self.exits.insert(e.tid, e.ts);
+            }
+            Event::Switch(e) => {
+                let left = if e.state == 0 {
+                    TaskState::Runnable
+                } else {
+                    TaskState::Off(e.state)
+                };
+                self.state(e.prev, e.ts, left, e.syscall);
+                self.state(e.next, e.ts, TaskState::Running, None);
+            }
+            Event::Waking(e) => {
+                let asleep = self.states.get(&e.wakee).map(|s| s.1);
+                if let Some(TaskState::Off(_)) = asleep {
+                    self.state(e.wakee, e.ts, TaskState::Runnable, None);
+                }
+            }
+            Event::Shim(e) => {
+                self.shims.insert(e.pid, *e);
+            }
+            Event::Clock(e) => self.clock = Some(*e),
+            Event::Define(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::GpuOp(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Loss(_) => {}
+        }
+    }
+
+    fn state(&mut self, tid: Tid, ts: Nanos, state: TaskState, syscall: Option<u16>) {
+        let last = self.states.entry(tid).or_insert((ts, state, syscall));
+        if last.0 <= ts {
+            *last = (ts, state, syscall);
+        }
+    }
+
+    fn events(self, from: Nanos) -> Vec<Event> {
+        let tasks = self.tasks.into_values().filter_map(|task| {
+            // The id may have been given to a new thread after that.
+            let ended = self.exits.get(&task.tid).is_some_and(|&e| e >= task.ts);
+            let &(_, state, syscall) = self.states.get(&task.tid)?;
+            (!ended).then_some(Event::Task(Task {
+                ts: from,
+                reason: TaskReason::Seen,
+                state,
+                syscall,
+                ..task
+            }))
+        });
+        let processes = self.processes.into_values();
+        let devices = self.devices.into_values();
+        let shims = self.shims.into_values();
+        self.clock
+            .map(|e| {
+                Event::Clock(ClockPair {
+                    mono: from,
+                    real: moved(e, from),
+                    ..e
+                })
+            })
+            .into_iter()
+            .chain(processes.map(|e| Event::Process(Process { ts: from, ..e })))
+            .chain(devices.map(|e| Event::Device(Device { ts: from, ..e })))
+            .chain(shims.map(|e| Event::Shim(Shim { ts: from, ..e })))
+            .chain(tasks)
+            .collect()
+    }
+}
+
+/// The other clock of the pair at `mono`.
+fn moved(pair: ClockPair, mono: Nanos) -> Nanos {
+    Nanos(pair.real.0.saturating_add(mono.saturating_sub(pair.mono).0))
+}
+
+/// What happened in the part.
+#[derive(Debug)]
+struct Range {
+    from: Nanos,
+    to: Nanos,
+    /// Operations inside: their launches are kept, too.
+    inside: HashSet<(Pid, CorrelationId)>,
+    /// Operations that start later: their launches would seem to have lost them.
+    later: HashSet<(Pid, CorrelationId)>,
+}
+
+impl Range {
+    fn new(from: Nanos, to: Nanos) -> Self {
+        Range {
+            from,
+            to,
+            inside: HashSet::new(),
+            later: HashSet::new(),
+        }
+    }
+
+    fn operation(&mut self, event: &Event) {
+        let Event::GpuOp(op) = event else {
+            return;
+        };
+        let key = (op.pid, op.correlation);
+        if self.overlaps(op.start, op.end) {
+            self.inside.insert(key);
+        } else if op.start >= self.to {
+            self.later.insert(key);
+        }
+    }
+
+    fn overlaps(&self, start: Nanos, end: Nanos) -> bool {
+        start < self.to && (end > self.from || start >= self.from)
+    }
+
+    fn keeps(&self, event: &Event) -> bool {
+        let lasts =
+            |start: Nanos, dur: Nanos| self.overlaps(start, Nanos(start.0.saturating_add(dur.0)));
+        match event {
+            Event::GpuOp(e) => self.overlaps(e.start, e.end),
+            Event::ApiCall(e) => {
+                let key = (e.pid, e.correlation);
+                self.inside.contains(&key)
+                    || (self.overlaps(e.start, e.end) && !self.later.contains(&key))
+            }
+            Event::Sync(e) => self.overlaps(e.start, e.end),
+            Event::Overhead(e) => self.overlaps(e.start, e.end),
+            Event::Wait(e) => self.overlaps(e.start, e.end),
+            Event::Interrupt(e) => lasts(e.start, e.dur),
+            Event::Stall(e) => lasts(e.start, e.dur),
+            Event::Loss(e) => self.overlaps(e.from, e.to),
+            // Carried over, all of them.
+            Event::Define(_) | Event::Process(_) | Event::Device(_) => false,
+            Event::Task(_)
+            | Event::Exit(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Signal(_)
+            | Event::GpuInvalid(_)
+            | Event::Shim(_)
+            | Event::Clock(_) => event.ts().is_some_and(|ts| self.from <= ts && ts < self.to),
+        }
+    }
+}
+
+/// Names and stacks that the part mentions.
+#[derive(Debug, Default)]
+struct Used {
+    names: HashSet<NameId>,
+    stacks: HashSet<StackId>,
+}
+
+impl Used {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Task(e) => self.names.extend([e.comm]),
+            Event::Wait(e) => {
+                self.names.insert(e.object);
+                self.stacks.insert(e.stack);
+            }
+            Event::GpuOp(e) => match e.kind {
+                OpKind::Kernel { name } => self.names.extend([name]),
+                OpKind::Memcpy { .. } | OpKind::Memset { .. } | OpKind::Graph => {}
+            },
+            Event::Device(e) => self.names.extend([e.name, e.uuid]),
+            Event::Shim(e) => self.names.extend([e.reason, e.cupti_path]),
+            Event::Process(e) => self.names.extend([e.cmdline, e.exe, e.cgroup]),
+            Event::Define(_)
+            | Event::Exit(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Clock(_)
+            | Event::Loss(_) => {}
+        }
+    }
+
+    fn frames(&mut self, event: &Event) {
+        let Event::Define(define) = event else {
+            return;
+        };
+        match define {
+            Define::Name { .. } => {}
+            Define::Stack { id, frames } => {
+                if self.stacks.contains(id) {
+                    self.names.extend(frames);
+                }
+            }
+            Define::Irq { name, .. } => self.names.extend([name]),
+        }
+    }
+
+    fn defines(&self, event: &Event) -> bool {
+        let Event::Define(define) = event else {
+            return false;
+        };
+        match define {
+            Define::Name { id, .. } => self.names.contains(id),
+            Define::Stack { id, .. } => self.stacks.contains(id),
+            Define::Irq { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{
+        Api, ApiCall, ApiDomain, ContextId, Cpu, GpuOp, StreamId, Switch, SwitchFlags,
+    };
+
+    const JOB: Pid = Pid(7);
+
+    fn name(id: u32, text: &str) -> Event {
+        Event::Define(Define::Name {
+            id: NameId(id),
+            text: text.to_string(),
+        })
+    }
+
+    fn task(ts: u64, tid: u32, comm: u32, reason: TaskReason) -> Event {
+        Event::Task(Task {
+            ts: Nanos(ts),
+            tid: Tid(tid),
+            pid: JOB,
+            ppid: Pid(1),
+            comm: NameId(comm),
+            start: Nanos(1),
+            ns_tid: Tid(tid),
+            ns_pid: JOB,
+            cgroup: 1,
+            prio: 120,
+            reason,
+            target: true,
+            kthread: false,
+            state: TaskState::Running,
+            syscall: None,
+        })
+    }
+
+    fn switch(ts: u64, prev: u32, next: u32, state: u16) -> Event {
+        Event::Switch(Switch {
+            ts: Nanos(ts),
+            cpu: Cpu(1),
+            prev: Tid(prev),
+            next: Tid(next),
+            state,
+            syscall: (state != 0).then_some(202),
+            flags: SwitchFlags::default(),
+            minor_faults: 0,
+            major_faults: 0,
+        })
+    }
+
+    fn call(start: u64, end: u64, correlation: u32) -> Event {
+        Event::ApiCall(ApiCall {
+            pid: JOB,
+            tid: Tid(7),
+            api: Api {
+                domain: ApiDomain::Runtime,
+                cbid: 211,
+            },
+            start: Nanos(start),
+            end: Nanos(end),
+            correlation: CorrelationId(correlation),
+            result: 0,
+        })
+    }
+
+    fn kernel(start: u64, end: u64, correlation: u32) -> Event {
+        Event::GpuOp(GpuOp {
+            pid: JOB,
+            device: DeviceId(0),
+            context: ContextId(1),
+            stream: StreamId(7),
+            kind: OpKind::Kernel { name: NameId(3) },
+            start: Nanos(start),
+            end: Nanos(end),
+            correlation: CorrelationId(correlation),
+            graph: 0,
+            node: 0,
+        })
+    }
+
+    /// Events of the part of `events` from 100 to 200, and its meta.
+    fn part(events: &[Event]) -> (Vec<Event>, Meta) {
+        let dir = tempfile::tempdir().unwrap();
+        let (whole, path) = (dir.path().join("whole"), dir.path().join("part"));
+        let meta = Meta {
+            start_mono_ns: 10,
+            start_unix_ns: 1_000_010,
+            ..Meta::default()
+        };
+        let mut writer = Writer::create(&whole, &meta).unwrap();
+        events.iter().for_each(|e| writer.push(e).unwrap());
+        writer.finish(&Summary::default()).unwrap();
+        let mut reader = Reader::open(&whole).unwrap();
+        trim(&mut reader, &path, Nanos(100), Nanos(200)).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.summary().unwrap().end_mono_ns, 200);
+        let mut events = Vec::new();
+        reader
+            .for_each(|e| {
+                events.push(e.clone());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert!(reader.coverage().is_whole());
+        (events, reader.meta().clone())
+    }
+
+    #[test]
+    fn a_thread_begins_as_who_it_last_was_and_in_what_it_did() {
+        let (events, meta) = part(&[
+            name(1, "old"),
+            name(2, "new"),
+            task(10, 7, 1, TaskReason::Seen),
+            task(20, 7, 2, TaskReason::Rename),
+            switch(50, 7, 0, 1),
+            switch(150, 0, 7, 0),
+            switch(250, 7, 0, 1),
+        ]);
+        let Event::Task(mut at_start) = task(100, 7, 2, TaskReason::Seen) else {
+            unreachable!()
+        };
+        at_start.state = TaskState::Off(1);
+        at_start.syscall = Some(202);
+        assert_eq!(
+            events,
+            [name(2, "new"), Event::Task(at_start), switch(150, 0, 7, 0)]
+        );
+        assert_eq!((meta.start_mono_ns, meta.start_unix_ns), (100, 1_000_100));
+    }
+
+    #[test]
+    fn launches_and_operations_stay_together() {
+        let (events, _) = part(&[
+            name(3, "k"),
+            name(4, "nobody uses this"),
+            call(80, 85, 1),
+            kernel(90, 95, 1),
+            call(91, 95, 2),
+            kernel(96, 120, 2),
+            call(190, 195, 3),
+            kernel(201, 210, 3),
+            call(196, 197, 4),
+        ]);
+        assert_eq!(
+            events,
+            [
+                name(3, "k"),
+                call(91, 95, 2),
+                kernel(96, 120, 2),
+                call(196, 197, 4)
+            ]
+        );
+    }
+}
