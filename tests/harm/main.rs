@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use gdiag::event::{ShimState, TaskReason};
 use gdiag_shim_layout::state;
 use support::{
-    adopt_orphans, can_run, children, descriptors, gdiag, harmed, has_begun, hostload,
-    installed_shim, is_unstopped, memory_kb, reap, recorder, report, steps, wait_until, Process,
-    Random, Recorded, Shared, UNHARMED,
+    adopt_orphans, alone, beside_others, can_run, children, descriptors, gdiag, harmed, has_begun,
+    hostload, installed_shim, is_unstopped, memory_kb, reap, recorder, report, steps, wait_until,
+    Process, Random, Recorded, Shared, UNHARMED,
 };
 
 /// What `harmed run LOG steps` prints when nothing disturbs it.
@@ -62,6 +62,7 @@ fn a_killed_gdiag_does_not_disturb_the_command_it_launched() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     adopt_orphans();
     const STEPS: u32 = 1_000;
     let expected = undisturbed(STEPS);
@@ -140,6 +141,7 @@ fn a_killed_gdiag_leaves_a_service_as_it_was_and_ready_for_the_next() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let mut service = service(dir.path());
     let pid = service.pid().to_string();
@@ -201,6 +203,7 @@ fn a_stopped_gdiag_is_a_hole_that_is_shown() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let mut service = service(dir.path());
@@ -269,6 +272,7 @@ fn a_target_that_dies_is_recorded_to_the_end() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     // (how, status, whether its exit handlers run)
     for (how, status, tidy) in [
         ("killed", 128 + libc::SIGKILL, false),
@@ -314,6 +318,7 @@ fn children_and_threads_and_closed_files_change_nothing() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     // (mode, numbers, launches of all processes)
     for (mode, numbers, launches) in [
         ("forks", ["40", ""], 800),
@@ -356,6 +361,7 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (file, log) = (dir.path().join("data"), dir.path().join("log"));
     // The shell reads on when it is told to, so that gdiag can be looked at before and after.
@@ -416,6 +422,7 @@ fn of_two_gdiags_the_second_says_who_was_first() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let mut service = service(dir.path());
     let pid = service.pid().to_string();
@@ -444,6 +451,7 @@ fn limits_of_the_target_are_respected() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     // A file larger than that would be a SIGXFSZ; gdiag itself has no limit.
     for (limit, recorded) in [("--fsize=4000000", true), ("--fsize=100000", false)] {
@@ -469,6 +477,7 @@ fn limits_of_gdiag_are_told_or_worked_around() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (file, log) = (dir.path().join("data"), dir.path().join("log"));
     let job = ["--", as_str(harmed()), "run", as_str(&log), "20"];
@@ -514,6 +523,7 @@ fn a_storm_of_processes_and_threads_is_recorded_or_counted() {
     if !can_run() {
         return;
     }
+    let _machine = alone();
     let dir = tempfile::tempdir().unwrap();
     let (file, log) = (dir.path().join("data"), dir.path().join("log"));
     let numbers = ["2000", "500", "300"];
@@ -525,6 +535,7 @@ fn a_storm_of_processes_and_threads_is_recorded_or_counted() {
         .args(numbers)
         .stderr(Stdio::piped()),
     );
+    let own = recording.pid();
     let mut most = 0;
     wait_until("the storm is over", || {
         most = most.max(memory_kb(recording.pid(), "VmHWM"));
@@ -538,7 +549,7 @@ fn a_storm_of_processes_and_threads_is_recorded_or_counted() {
     let storm = recorded
         .tasks
         .iter()
-        .find(|t| name(t.comm) == "harmed" && t.tid.0 == t.pid.0)
+        .find(|t| name(t.comm) == "harmed" && t.ppid.0 == own)
         .expect("it was seen");
     let children: Vec<_> = recorded
         .tasks
@@ -566,6 +577,7 @@ fn what_the_kernel_side_loses_is_counted_placed_and_shown() {
     if !can_run() {
         return;
     }
+    let _machine = alone();
     let dir = tempfile::tempdir().unwrap();
     let mut service = service(dir.path());
     let _load = Process::start(

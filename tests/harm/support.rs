@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use gdiag::event::{Define, Event, Exit, GpuOp, LossSource, NameId, Pid, ShimState, Task};
@@ -26,6 +26,17 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < DEADLINE, "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A recording of the whole machine takes the shims of other tests for its own: it holds this alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn required(need: &str) -> bool {
@@ -230,10 +241,8 @@ pub fn children(pid: u32) -> Vec<u32> {
 /// Orphans become children of the test, which can wait for them then.
 pub fn adopt_orphans() {
     // SAFETY: changes who reaps, nothing else.
-    assert_eq!(
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) },
-        0
-    );
+    let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    assert_eq!(result, 0);
 }
 
 /// Whether an adopted process has ended; `reap` takes its status.
