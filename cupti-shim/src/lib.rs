@@ -22,6 +22,7 @@ mod pool;
 mod session;
 mod shared;
 mod sys;
+mod watch;
 mod worker;
 
 use std::env;
