@@ -12,8 +12,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use gdiag_shim_layout::{state, BEAT_TIMEOUT_MS, FLUSH_MS};
+use gdiag_shim_layout::{state, FLUSH_MS};
 
+use crate::beat::Beat;
 use crate::cupti::{Driver, SUCCESS};
 use crate::decode::{Decoder, Seen, Span};
 use crate::launcher::Launcher;
@@ -25,9 +26,6 @@ use crate::{pool, sys};
 
 const MS: u64 = 1_000_000;
 
-/// A launched command collects before gdiag has found its shim. Give that more time than a beat,
-/// as long as gdiag lives.
-const FIRST_BEAT_TIMEOUT_MS: u64 = 5_000;
 /// A launched program that ends before gdiag has found its shim waits for it so long: what is in
 /// the ring would be lost with the process. Less than an exit is given in all.
 const FOUND_WITHIN_MS: u64 = 150;
@@ -48,8 +46,10 @@ const SILENT_MS: u64 = 1_000;
 const LOOKS_FOR_HOLDER: u32 = 3;
 
 const NO_BEAT: &str = "gdiag gives no sign of life; collecting goes on when it does";
-const TAKEN_OVER: &str = "records stopped coming back: another tool has taken over CUPTI's buffers, \
-                          as torch.profiler does when it starts, or one kernel keeps them all from completing";
+const TAKEN_OVER: &str = "another tool has taken CUPTI over, as torch.profiler does when it starts";
+const SEEMS_TAKEN: &str =
+    "records stopped coming back: another tool has taken CUPTI over, or one kernel keeps \
+                           them all from completing";
 const SHUT_DOWN: &str = "another tool has shut CUPTI down in this process";
 
 /// Set by the exit handler, and answered by [`EXIT_DONE`].
@@ -92,32 +92,6 @@ enum Holder {
     Seen,
 }
 
-/// The last beat, and when it was seen to move (CLOCK_MONOTONIC ns).
-#[derive(Debug)]
-struct Beat {
-    value: u64,
-    at: u64,
-    ever: bool,
-}
-
-impl Beat {
-    fn look(&mut self, value: u64, now: u64) -> bool {
-        if value != self.value {
-            *self = Beat {
-                value,
-                at: now,
-                ever: true,
-            };
-        }
-        let timeout = if self.ever {
-            BEAT_TIMEOUT_MS
-        } else {
-            FIRST_BEAT_TIMEOUT_MS
-        };
-        now.saturating_sub(self.at) < timeout * MS
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Worker {
     out: Output,
@@ -146,11 +120,7 @@ impl Worker {
             driver: None,
             phase: Phase::Dormant,
             session: 0,
-            beat: Beat {
-                value: 0,
-                at: sys::monotonic(),
-                ever: false,
-            },
+            beat: Beat::none(sys::monotonic()),
             launcher: None,
             devices_sent: false,
             calls_come_back: false,
@@ -200,7 +170,7 @@ impl Worker {
         let beat = control.beat.load(Ordering::Relaxed);
         let now = sys::monotonic();
         let mut alive = self.beat.look(beat, now);
-        if self.beat.ever {
+        if self.beat.was_seen() {
             self.launcher = None;
         } else if let Some(launcher) = &self.launcher {
             alive = alive && launcher.is_alive();
@@ -261,9 +231,7 @@ impl Worker {
 
     /// A collector asked, or its beat is back.
     fn resume(&mut self, now: u64) {
-        // It has the usual time for its next beat.
-        self.beat.at = now;
-        self.beat.ever = true;
+        self.beat.expect_the_next(now);
         self.begin(false);
     }
 
@@ -375,7 +343,13 @@ impl Worker {
             self.tell_silence();
         }
         self.out.catch_up();
-        (taken || silent && self.said() != Verdict::Good).then_some(TAKEN_OVER)
+        match self.said() {
+            _ if !silent => None,
+            _ if taken => Some(TAKEN_OVER),
+            Verdict::Good => None,
+            Verdict::Suspect => Some(SEEMS_TAKEN),
+            Verdict::Gone => Some(TAKEN_OVER),
+        }
     }
 
     /// Nothing is added to buffers any more; they come when their operations have ended.
@@ -507,18 +481,24 @@ impl Worker {
         }
         if active.said == Verdict::Good {
             self.say(verdict);
-            self.out.set_state(state::BUSY, TAKEN_OVER, self.now());
         }
         self.look_for_holder();
     }
 
+    /// Says that another tool has taken CUPTI over, or seems to have.
     fn say(&mut self, verdict: Verdict) {
+        let reason = match verdict {
+            Verdict::Good => return,
+            Verdict::Suspect => SEEMS_TAKEN,
+            Verdict::Gone => TAKEN_OVER,
+        };
         if verdict == Verdict::Gone {
             self.tell_silence();
         }
         if let Phase::Active(active) = &mut self.phase {
             active.said = verdict;
         }
+        self.out.set_state(state::BUSY, reason, self.now());
     }
 
     fn look_for_holder(&mut self) {
@@ -532,7 +512,7 @@ impl Worker {
             // It has let CUPTI go.
             Holder::Seen => return self.begin(false),
         };
-        if matches!(active.holder, Holder::Seen) {
+        if matches!(active.holder, Holder::Seen) && active.said == Verdict::Suspect {
             self.say(Verdict::Gone);
         }
     }
@@ -683,28 +663,5 @@ pub(crate) fn finish_within(limit: Duration, wake_dormant: impl Fn()) {
             Some(left.min(Duration::from_millis(5))),
             sys::FutexScope::Process,
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_beat_counts_when_it_moves() {
-        let mut beat = Beat {
-            value: 0,
-            at: 0,
-            ever: false,
-        };
-        assert!(
-            beat.look(0, (FIRST_BEAT_TIMEOUT_MS - 1) * MS),
-            "launched: the first beat may take long"
-        );
-        assert!(!beat.look(0, FIRST_BEAT_TIMEOUT_MS * MS));
-        assert!(beat.look(1, 6_000 * MS));
-        assert!(beat.look(1, (6_000 + BEAT_TIMEOUT_MS - 1) * MS));
-        assert!(!beat.look(1, (6_000 + BEAT_TIMEOUT_MS) * MS));
-        assert!(beat.look(7, 9_000 * MS), "it came back");
     }
 }

@@ -318,7 +318,7 @@ fn buffers_taken_over_by_another_tool_are_noticed() {
     target.ask("launch 10");
     collector.wait_for(state::BUSY);
     assert!(
-        collector.reason().contains("taken over"),
+        collector.reason().contains("taken CUPTI over"),
         "{}",
         collector.reason()
     );
@@ -328,7 +328,7 @@ fn buffers_taken_over_by_another_tool_are_noticed() {
     assert_hole(&records, 10);
     let states = [state::ACTIVE, state::BUSY, state::FINISHED];
     assert_eq!(records.states, states);
-    assert!(collector.reason().contains("taken over"));
+    assert!(collector.reason().contains("taken CUPTI over"));
     let at = |kind| records.order.iter().position(|k| *k == kind).unwrap();
     assert!(at(kind::KERNEL) < at(kind::LOST));
 }
@@ -351,7 +351,7 @@ fn a_takeover_shortly_before_the_end_is_told_at_the_end() {
         assert_hole(&records, 10);
         let states = [state::ACTIVE, state::BUSY, state::FINISHED];
         assert_eq!(records.states, states, "{version}");
-        assert!(collector.reason().contains("taken over"), "{version}");
+        assert!(collector.reason().contains("taken CUPTI over"), "{version}");
     }
 }
 
