@@ -209,16 +209,12 @@ fn take_over() {
     extern "C" fn ignore(_: Handle, _: u32, _: *mut u8, _: usize, _: usize) {}
     type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
     type Complete = extern "C" fn(Handle, u32, *mut u8, usize, usize);
-    // SAFETY: these are their types.
-    let (register, disable): (
-        extern "C" fn(Request, Complete) -> c_uint,
-        extern "C" fn(u32) -> c_uint,
-    ) = unsafe {
-        (
-            std::mem::transmute::<Handle, _>(cupti(c"cuptiActivityRegisterCallbacks")),
-            std::mem::transmute::<Handle, _>(cupti(c"cuptiActivityDisable")),
-        )
-    };
+    // SAFETY: this is its type.
+    let register: extern "C" fn(Request, Complete) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiActivityRegisterCallbacks")) };
+    // SAFETY: this is its type.
+    let disable: extern "C" fn(u32) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiActivityDisable")) };
     ok(register(give, ignore));
     for kind in 1..60 {
         // Some are of no use to anybody.
