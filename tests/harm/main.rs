@@ -95,8 +95,12 @@ fn a_killed_gdiag_does_not_disturb_the_command_it_launched() {
         }
         pass(Duration::from_millis(random.below(900)));
         gdiag.signal(libc::SIGKILL);
-        drop(gdiag.end());
         let killed = Instant::now();
+        if let Some(status) = gdiag.end().status.code() {
+            // The machine was slow, and all was over before.
+            assert_eq!(status, UNHARMED, "round {round}");
+            continue;
+        }
 
         // The shim may be loaded only now; whenever that is, it may not go on collecting.
         let mut dormant = None;
