@@ -39,6 +39,15 @@ pub struct Quality {
     pub warnings: Vec<String>,
 }
 
+impl Quality {
+    /// Everything that was lost. The counts of a shim are what its process claims, so they may be anything.
+    pub fn lost(&self) -> u64 {
+        self.bpf_lost
+            .saturating_add(self.shim_lost)
+            .saturating_add(self.cupti_lost)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Gpu {
     /// Number in this report. Processes may number the same card differently.

@@ -129,7 +129,20 @@ impl Engine<'_> {
             role,
             depth: task.depth - 1,
         };
-        self.explain(helper, s.start, s.end, out);
+        // A thread that was born meanwhile could not be late before. Its process's main thread
+        // could: it had to make it.
+        let identity = self.t.identity(waker);
+        let born = identity.map_or(s.start, |id| id.start.clamp(s.start, s.end));
+        let main = identity
+            .and_then(|id| self.t.find(Tid(id.pid.0)))
+            .filter(|&main| main != waker.thread && main != task.thread);
+        if born > s.start {
+            let thread = main.unwrap_or(helper.thread);
+            self.explain(Task { thread, ..helper }, s.start, born, out);
+        }
+        if born < s.end {
+            self.explain(helper, born, s.end, out);
+        }
     }
 
     fn futex(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {

@@ -150,7 +150,7 @@ fn wait_text(t: &Timeline, syscall: Option<u16>, object: NameId, frame: NameId) 
             .syscalls()
             .name(nr)
             .map_or_else(|| format!("system call {nr}"), str::to_string),
-        None if frame.is_empty() => "asleep outside of a system call".to_string(),
+        None if frame.is_empty() => "no system call".to_string(),
         None => String::new(),
     };
     let mut text = call;
@@ -181,8 +181,10 @@ pub(super) fn describe(t: &Timeline, who: Who) -> String {
     } else {
         format!("pid {pid}, tid {tid}")
     };
+    // Of the job itself it is no news.
+    let own = t.identity(who).is_some_and(|id| id.target);
     let cgroup = t.process(pid).map_or("", |p| t.name(p.cgroup));
-    let place = if cgroup.is_empty() || cgroup == "/" {
+    let place = if own || cgroup.is_empty() || cgroup == "/" {
         String::new()
     } else {
         format!(", cgroup {cgroup}")

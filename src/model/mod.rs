@@ -333,6 +333,10 @@ impl Timeline {
         self.tids.get(tid)
     }
 
+    pub fn cpus(&self) -> &[CpuLog] {
+        &self.cpus
+    }
+
     pub fn cpu(&self, cpu: Cpu) -> Option<&CpuLog> {
         self.cpus.get(usize::from(cpu.0))
     }

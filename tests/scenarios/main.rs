@@ -41,7 +41,8 @@ impl Wrong {
 const NOISE: f64 = 0.01;
 
 fn inject(machine: &Machine, case: &Case, every: u32, kind: &str, arguments: &[&str]) -> Run {
-    let fault = format!("{}@{every}", case.injection);
+    let ms = case.ms.map_or_else(String::new, |ms| format!(":{ms}"));
+    let fault = format!("{}{ms}@{every}", case.injection);
     let arguments = [arguments, &["--inject", &fault]].concat();
     let name = format!("{}{kind}", case.injection);
     Run::new(machine, &name, &arguments, &DEVICES)

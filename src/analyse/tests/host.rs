@@ -135,6 +135,33 @@ fn who_gives_the_cpu_up_had_it_since_the_waking() {
 }
 
 #[test]
+fn a_cpu_with_missing_switches_is_not_the_one_that_was_waited_for() {
+    // MAIN waits for CPU 0, whose switches are all recorded, and comes back to CPU 1 in the end.
+    let story = || {
+        before()
+            .switch(1_000, 1, MAIN, HOG)
+            .switch(2_000, 0, 77, 78)
+            .switch(4_000, 0, 78, 77)
+            .switch(5_000, 1, THREAD, MAIN)
+            .switch(5_500, 0, 77, 78)
+    };
+    assert_eq!(
+        found(&after(story())),
+        [
+            ("host.preempted", 1_000),
+            ("host.preempted", 2_000),
+            ("host.preempted", 1_000)
+        ]
+    );
+    // With two CPUs that it can have been nobody knows which.
+    let two = story()
+        .switch(2_000, 2, 87, 88)
+        .switch(4_000, 2, 88, 87)
+        .switch(5_500, 2, 87, 88);
+    assert_eq!(found(&after(two)), [("unknown", 4_000)]);
+}
+
+#[test]
 fn a_quota_is_not_a_neighbour() {
     let r = after(
         before()
@@ -713,6 +740,32 @@ fn waiting_for_a_loader_that_works_is_data_loading() {
     assert_eq!(
         by.who.as_ref().map(|w| w.comm.as_str()),
         Some("pt_data_worker")
+    );
+}
+
+/// Check that the start of a loader counts as loading: the thread that delivers did not exist yet.
+#[test]
+fn before_a_helper_was_born_its_process_was_the_late_one() {
+    let feeder = WORKER + 1;
+    let r = after(
+        before()
+            .runs(500, 2, WORKER)
+            .born(6_000, feeder, WORKER, WORKER, "pt_data_worker")
+            .runs(6_000, 3, feeder)
+            .main_sleeps((1_000, 9_000), S, Some(POLL), Some(feeder)),
+    );
+    assert_eq!(total(&r, Cause::Unknown), 0);
+    assert_eq!(total(&r, Cause::DataLoading), 8_000);
+    let by = &r.gpus[0].causes[0].by;
+    let time_of = |tid: u32| {
+        by.iter()
+            .filter(|b| b.who.as_ref().is_some_and(|w| w.tid == Tid(tid)))
+            .map(|b| b.total)
+            .sum::<Nanos>()
+    };
+    assert_eq!(
+        (time_of(WORKER), time_of(feeder)),
+        (us(5_000) - us(0), us(3_000) - us(0))
     );
 }
 

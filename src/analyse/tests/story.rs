@@ -146,6 +146,30 @@ impl Story {
         }))
     }
 
+    /// A thread of the job is made.
+    pub fn born(mut self, at: i64, tid: u32, pid: u32, parent: u32, name: &str) -> Self {
+        let comm = self.name(name);
+        self.event(Event::Task(Task {
+            ts: us(at),
+            tid: Tid(tid),
+            pid: Pid(pid),
+            ppid: Pid(MAIN),
+            comm,
+            start: us(at),
+            ns_tid: Tid(tid),
+            ns_pid: Pid(pid),
+            cgroup: 0,
+            prio: 120,
+            reason: TaskReason::New {
+                parent: Tid(parent),
+            },
+            target: true,
+            kthread: false,
+            state: TaskState::Off(0x800),
+            syscall: None,
+        }))
+    }
+
     pub fn process(mut self, pid: u32, cgroup: &str) -> Self {
         let cgroup = self.name(cgroup);
         let exe = self.name("/usr/bin/python3.12");

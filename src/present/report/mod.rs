@@ -52,9 +52,7 @@ pub fn write_report(
 
 /// What changes the meaning of all that follows.
 fn warnings(page: &mut Page<'_, impl Write>, quality: &Quality) -> io::Result<()> {
-    // What a shim says that it lost can be any number.
-    let lost = [quality.bpf_lost, quality.shim_lost, quality.cupti_lost];
-    let lost = lost.into_iter().fold(0, u64::saturating_add);
+    let lost = quality.lost();
     for warning in quality.warnings.iter().take(WARNINGS_FIRST) {
         page.labelled(Paint::Warning, "warning: ", warning)?;
     }
