@@ -146,7 +146,8 @@ fn watch(
 ) -> Result<End> {
     let start = clock::monotonic();
     let deadline = options.duration.map(|d| start + d);
-    let mut next_step = start + STEP;
+    // At once: shims that are there already wait to be asked.
+    let mut next_step = start;
     let mut last_step = Nanos::ZERO;
     let mut next_flush = start + FLUSH;
     let mut alive: Vec<BorrowedFd<'_>> = watched.iter().map(AsFd::as_fd).collect();
