@@ -520,7 +520,9 @@ impl Worker {
             self.drain();
             self.report_losses();
         }
-        self.out.set_state(state::FINISHED, "", self.now());
+        // gdiag reads the reason only when it comes to the record of the state before this one.
+        let reason = self.reason();
+        self.out.set_state(state::FINISHED, &reason, self.now());
         self.wait_to_be_found();
     }
 
