@@ -617,7 +617,13 @@ impl Worker {
                 busy = Some(if there { TAKEN_OVER } else { SHUT_DOWN });
             }
         }
-        self.end(state::FINISHED, busy);
+        if busy.is_some() {
+            self.end(state::FINISHED, busy);
+        } else {
+            // gdiag reads the reason only when it comes to the record of the state before this one.
+            let reason = self.reason();
+            self.out.set_state(state::FINISHED, &reason, self.now());
+        }
         self.wait_to_be_found();
     }
 
