@@ -49,6 +49,11 @@ demo: all simgpu
 test: simgpu
 	$(CARGO) test --locked --workspace $(FEATURES)
 
+# Only the injected faults, with the table of what was made of them.
+.PHONY: scenarios
+scenarios: simgpu
+	GDIAG_REQUIRE=bpf,simgpu $(CARGO) test --locked $(FEATURES) --test scenarios -- --nocapture --test-threads=1
+
 # Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
 .PHONY: bless
 bless: setup

@@ -238,6 +238,40 @@ fn no_cuda_in_the_target() {
     assert_eq!(json["quality"]["gpu_coverage"], serde_json::Value::Null);
 }
 
+#[test]
+fn a_running_process_with_cuda_that_was_started_without_the_shim() {
+    let Some(machine) = Machine::ready() else {
+        return;
+    };
+    let place = Place::new();
+    let load = Command::new(machine.gpuload())
+        .args(["--seconds", "600"])
+        .env("LD_LIBRARY_PATH", &machine.simgpu)
+        .env_remove("CUDA_INJECTION64_PATH")
+        .stdout(Stdio::null())
+        .spawn();
+    let mut load = Background(load.unwrap());
+    let pid = load.0.id();
+    let maps = format!("/proc/{pid}/maps");
+    while !fs::read_to_string(&maps).unwrap().contains("/libcuda.so") {
+        assert!(load.0.try_wait().unwrap().is_none(), "the load ended");
+        std::thread::yield_now();
+    }
+    let output = record(&place.path("x"), &["-p", &pid.to_string(), "-d", "100ms"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        warnings(&output),
+        [format!(
+            "process {pid} uses CUDA, but it was started without gdiag's library: host side only; \
+             see 'gdiag shim install'"
+        )]
+    );
+    let text = flowing(&report(&place.path("x"), &[]).stdout);
+    assert!(text.contains(&warnings(&output)[0]), "{text}");
+}
+
 /// Records the load with this variable; the load must not notice.
 fn record_load(file: &Path, variable: &str) -> Option<Output> {
     let machine = Machine::ready()?;

@@ -114,16 +114,31 @@ impl<'a> Engine<'a> {
     /// Explains `[from, to)` of a thread; the pieces cover it in order.
     pub(super) fn explain(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
         for s in self.t.thread(task.thread).states(from, to) {
+            let lost = |a, b, out: &mut Vec<Piece>| {
+                let what = What::Say("scheduling events were lost");
+                self.push(task, a, b, Cause::UnknownMeasurement, what, out);
+            };
             match self.losses_that_matter(&s) {
                 None => self.observed(task, &s, out),
-                Some(lost) => lost.cut(s.start, s.end, |a, b, is_lost| {
-                    if is_lost {
-                        let what = What::Say("scheduling events were lost");
-                        self.push(task, a, b, Cause::UnknownMeasurement, what, out);
-                    } else {
-                        self.observed(task, &s.part(a, b), out);
+                // It was switched off on that CPU after the loss, so it ran there before.
+                Some(losses) if matches!(s.state, State::Running { .. }) => {
+                    losses.cut(s.start, s.end, |a, b, is_lost| {
+                        if is_lost {
+                            lost(a, b, out);
+                        } else {
+                            self.observed(task, &s.part(a, b), out);
+                        }
+                    });
+                }
+                // It may have run and waited for something else since: nothing is known before its next event.
+                Some(losses) => {
+                    let first = losses.within(s.span.0, s.span.1).next();
+                    let known = first.map_or(s.end, |l| l.0.clamp(s.start, s.end));
+                    if s.start < known {
+                        self.observed(task, &s.part(s.start, known), out);
                     }
-                }),
+                    lost(known, s.end, out);
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::analyse::partition::{is_gdiag, Engine, Task};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, What};
 use crate::event::{Cpu, Tid};
+use crate::model::cpu::CpuLog;
 use crate::model::thread::{State, Stretch, ThreadIdx, Who, Why};
 use crate::store::meta::TargetMode;
 use crate::units::Nanos;
@@ -53,15 +54,34 @@ impl Engine<'_> {
         for ran in log.ran(s.start, s.end, s.span.0) {
             let idle = ran.tid == Some(Tid(0));
             let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
-            match elsewhere.and_then(|c| self.t.cpu(c)) {
-                Some(other) => {
-                    for ran in other.ran(ran.start, ran.end, Nanos::ZERO) {
+            let elsewhere = match ran.tid {
+                None => self
+                    .only_other_followed(log, ran.start, ran.end)
+                    .map(|other| (other, ran.start)),
+                Some(_) => elsewhere
+                    .and_then(|c| self.t.cpu(c))
+                    .map(|other| (other, Nanos::ZERO)),
+            };
+            match elsewhere {
+                Some((other, watched)) => {
+                    for ran in other.ran(ran.start, ran.end, watched) {
                         self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
                     }
                 }
                 None => self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out),
             }
         }
+    }
+
+    /// All switches on a CPU that a target waits for are recorded. Where some of `log`'s are missing, a
+    /// thread that came back to it waited for another CPU: for the one that was followed, if there is one.
+    fn only_other_followed(&self, log: &CpuLog, from: Nanos, to: Nanos) -> Option<&CpuLog> {
+        let mut others = self
+            .t
+            .cpus()
+            .iter()
+            .filter(|other| !std::ptr::eq(*other, log) && other.is_followed(from, to));
+        others.next().filter(|_| others.next().is_none())
     }
 
     /// Runnable while `ran` had the CPU.

@@ -307,6 +307,30 @@ fn find(proc_pid: u32) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
+/// Whether a process has the CUDA driver, and no shim by which its GPU could be recorded.
+pub fn is_missing(proc_pid: u32) -> bool {
+    let Ok(device) = memfd_device() else {
+        return false;
+    };
+    let Ok(maps) = File::open(format!("/proc/{proc_pid}/maps")) else {
+        return false;
+    };
+    let mut cuda = false;
+    for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
+        if shim_range(&line, &device).is_some() {
+            return false;
+        }
+        cuda |= is_cuda_driver(&line);
+    }
+    cuda
+}
+
+/// Whether a line of the maps is of `libcuda.so`, `libcuda.so.1` or the like.
+fn is_cuda_driver(line: &[u8]) -> bool {
+    let name = line.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    name.len() < line.len() && name.starts_with(b"libcuda.so")
+}
+
 /// The address range of a line of the maps, if it is a shim's memory. A file that only has the name,
 /// on a file system that may keep whoever opens it waiting, is on another device.
 fn shim_range<'a>(line: &'a [u8], device: &str) -> Option<&'a str> {
@@ -466,6 +490,22 @@ mod tests {
         let mut bytes = b"\xff ".to_vec();
         bytes.extend(line("00:01", name).as_bytes());
         assert_eq!(shim_range(&bytes, "00:01"), None);
+    }
+
+    #[test]
+    fn the_driver_is_known_by_the_name_of_its_library() {
+        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 1042      {path}");
+        for path in [
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08",
+            "/opt/sim gpu/libcuda.so.1",
+            "/usr/lib64/libcuda.so.1 (deleted)",
+        ] {
+            assert!(is_cuda_driver(line(path).as_bytes()), "{path}");
+        }
+        for path in ["", "[stack]", "/usr/lib/libcudart.so.12", "/libcuda.so.d/x"] {
+            assert!(!is_cuda_driver(line(path).as_bytes()), "{path}");
+        }
+        assert!(!is_missing(std::process::id()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `gdiag record`.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +16,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file};
+use crate::collect::{clock, process, shim_file, shims};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::{Session, STEP};
@@ -69,6 +70,10 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         .iter()
         .map(|&pid| target::pidfd_open(pid).with_context(|| format!("cannot watch process {pid}")))
         .collect::<Result<Vec<_>>>()?;
+    let mut unseen = Unseen::default();
+    if !pids.is_empty() {
+        unseen.look(&targets);
+    }
     let plan = Plan {
         all: options.target == Target::All,
         targets,
@@ -109,8 +114,13 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     if let Some(shim) = shim.filter(|_| session.targets_alive()) {
         shim.keep();
     }
+    match &options.target {
+        Target::Pids(_) => unseen.look(&process::with_descendants(&pids)),
+        Target::All => unseen.look(&process::with_descendants(&[0])),
+        Target::Command => {}
+    }
     let running = command.as_ref().filter(|_| launch);
-    match result.and_then(|end| finish(options, &meta, session, recording, end)) {
+    match result.and_then(|end| finish(options, &meta, session, recording, &unseen, end)) {
         Ok(status) => match running {
             // Also when the recording ended before the command did: gdiag stands in for it.
             Some(command) if status == status::DONE => {
@@ -150,7 +160,8 @@ fn watch(
 ) -> Result<End> {
     let start = clock::monotonic();
     let deadline = options.duration.map(|d| start + d);
-    let mut next_step = start + STEP;
+    // At once: shims that are there already wait to be asked.
+    let mut next_step = start;
     let mut last_step = Nanos::ZERO;
     let mut next_flush = start + FLUSH;
     let mut interim = InterimReport::default();
@@ -264,18 +275,49 @@ fn wait_for(command: &Command, signals: &Signals) -> Result<i32> {
     }
 }
 
+/// Targets that use CUDA but were started without the shim.
+#[derive(Debug, Default)]
+struct Unseen(BTreeSet<u32>);
+
+impl Unseen {
+    /// Looks at these processes, and again at those found before. One that has ended stays found.
+    fn look(&mut self, pids: &[u32]) {
+        self.0
+            .retain(|&pid| shims::is_missing(pid) || !process::is_process(pid));
+        self.0
+            .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
+    }
+
+    fn warning(&self) -> Option<String> {
+        let first = self.0.first()?;
+        let (who, they) = match self.0.len() {
+            1 => (format!("process {first} uses"), "it was"),
+            n => (
+                format!("{n} processes, {first} among them, use"),
+                "they were",
+            ),
+        };
+        Some(format!(
+            "{who} CUDA, but {they} started without gdiag's library: host side only; \
+             see 'gdiag shim install'"
+        ))
+    }
+}
+
 /// Closes the file and says what is in it. The result is gdiag's own exit status.
 fn finish(
     options: &RecordOptions,
     meta: &Meta,
     mut session: Session,
     recording: Recording,
+    unseen: &Unseen,
     end: End,
 ) -> Result<u8> {
     let now = clock::monotonic();
     let seen = session.seen;
     let mut warnings = session.warnings();
-    if seen.shims == 0 || seen.gpu_operations == 0 {
+    let unseen = unseen.warning();
+    if (seen.shims == 0 && unseen.is_none()) || (seen.shims > 0 && seen.gpu_operations == 0) {
         let why = match session.refused() {
             _ if seen.shims == 0 => "no CUDA was seen in the target: host side only".to_string(),
             None => "CUDA was seen in the target, but no GPU operation".to_string(),
@@ -285,6 +327,9 @@ fn finish(
             Some((_, reason)) => format!("no GPU records: {reason}"),
         };
         warnings.insert(0, why);
+    }
+    if let Some(unseen) = unseen {
+        warnings.insert(0, unseen);
     }
     let gpu_source = match (seen.gpu_operations, seen.simulated) {
         (0, _) => GpuSource::None,

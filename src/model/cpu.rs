@@ -109,6 +109,14 @@ impl CpuLog {
         })
     }
 
+    /// This CPU was busy and switched in `[from, to)`, and every switch of that time is recorded.
+    pub fn is_followed(&self, from: Nanos, to: Nanos) -> bool {
+        let switches = self
+            .ran(from, to, from)
+            .try_fold(0, |n, ran| ran.tid.filter(|tid| tid.0 != 0).map(|_| n + 1));
+        switches > Some(1)
+    }
+
     /// Interrupts of `tid` on this CPU that overlap `[from, to)`, cut to it, by start.
     pub fn irqs(&self, tid: Tid, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
         let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
@@ -184,6 +192,16 @@ mod tests {
         assert_eq!(watched.and_then(|r| r.tid), Some(Tid(4)));
         let lost = log.ran(Nanos(20), Nanos(30), Nanos(10)).next();
         assert_eq!(lost.and_then(|r| r.tid), None);
+    }
+
+    #[test]
+    fn a_cpu_is_followed_while_it_is_busy_and_no_switch_is_missing() {
+        let log = log(&[(10, 1, 2), (20, 2, 3), (30, 3, 0), (40, 7, 8)]);
+        let followed = |from, to| log.is_followed(Nanos(from), Nanos(to));
+        assert!(followed(12, 28));
+        assert!(!followed(12, 18), "no switch, so perhaps nobody looked");
+        assert!(!followed(12, 35), "idle");
+        assert!(!followed(25, 50), "a hole");
     }
 
     #[test]

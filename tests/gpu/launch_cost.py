@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each tracer adds to a launch: bare, a counting CUPTI tool, gdiag, torch.profiler and nsys in one run.
 
-  launch_cost.py [--rounds 5] [--launches 300000] [--torch-calls 40000]
+  launch_cost.py [--rounds 5] [--launches 300000] [--torch-calls 40000] [--loads free,pinned,torch] [--tools NAME,…]
 
 GDIAG names the binary (default: target/release/gdiag). Every round runs every tool once, in random order; what a tool
 adds is the median over the rounds of its difference to the bare run of the same round. Three loads:
@@ -89,6 +89,8 @@ def main():
     args.add_argument("--rounds", type=int, default=5)
     args.add_argument("--launches", type=int, default=300000)
     args.add_argument("--torch-calls", type=int, default=40000)
+    args.add_argument("--loads", default="free,pinned,torch")
+    args.add_argument("--tools", help="only these, and the bare run")
     args.add_argument("--seconds", type=int, default=400, help="start nothing new after this long")
     args = args.parse_args()
     if not os.access(GDIAG, os.X_OK):
@@ -122,6 +124,9 @@ def main():
     jobs.append(("torch", "profiler cuda", torch + ["cuda"], {}))
     jobs.append(("torch", "profiler cpu+cuda", torch + ["both"], {}))
 
+    tools = args.tools and {"bare", *args.tools.split(",")}
+    jobs = [j for j in jobs if j[0] in args.loads.split(",") and (not tools or j[1] in tools)]
+
     rows, quality, t0 = {}, [], time.monotonic()
     with open(out + "/launch_cost.log", "w") as log:
         for r in range(args.rounds):
@@ -152,7 +157,7 @@ def main():
     def median(pairs, f):
         return statistics.median(f(a, b) for a, b in pairs)
 
-    print(f"\n{'load':8}{'tool':20}{'ns':>8}{'added':>8}{'/counter':>9}{'p99':>8}{'p99.99':>9}{'max us':>9}{'>100us':>7}{'node ns':>9}{'added':>7}  runs")
+    print(f"\n{'load':8}{'tool':20}{'ns':>8}{'added':>8}{'/counter':>9}{'median':>8}{'added':>7}{'p99':>8}{'p99.99':>9}{'max us':>9}{'>100us':>7}{'node ns':>9}{'added':>7}  runs")
     for load in ("free", "pinned", "torch"):
         mine = {tool: pairs for (l, tool), pairs in rows.items() if l == load}
         added = {tool: median(pairs, lambda a, b: a["mean"] - b["mean"]) for tool, pairs in mine.items()}
@@ -160,6 +165,7 @@ def main():
             pairs = mine[tool]
             counted = added.get("counter") or float("nan")
             line = f"{load:8}{tool:20}{median(pairs, lambda a, b: a['mean']):8.0f}{added[tool]:8.0f}{added[tool] / counted:9.2f}"
+            line += f"{median(pairs, lambda a, b: a['p50']):8.0f}{median(pairs, lambda a, b: a['p50'] - b['p50']):7.0f}"
             if load != "torch":
                 line += "".join(f"{median(pairs, lambda a, b, k=k: a[k]):{w}.0f}" for k, w in (("p99", 8), ("p99.99", 9)))
                 line += f"{max(a['max'] for a, _ in pairs) / 1000:9.0f}{sum(a['slow'] for a, _ in pairs):7}"
@@ -170,7 +176,7 @@ def main():
             else:
                 line += " " * 16
             print(line + f"  {len(pairs)}")
-    print("'added' and '/counter' are of the mean per launch; max and >100us (beyond the run's median) over all runs.")
+    print("The first 'added' and '/counter' are of the mean per launch; then its median, of 256 calls together for torch; max and >100us (beyond the run's median) over all runs.")
     for load, q in quality:
         print(f"gdiag's own recording of {load}: {q}")
 

@@ -7,20 +7,26 @@ One line of JSON on stdout.
 """
 
 import json
+import statistics
 import sys
 import time
 
 import torch
 
 
+CHUNK = 256
+
+
 def loop(x, calls):
-    t0 = time.perf_counter_ns()
-    for i in range(calls):
-        x.add_(1.0)
-        if i % 256 == 255:
-            torch.cuda.synchronize()
-    torch.cuda.synchronize()
-    return (time.perf_counter_ns() - t0) / calls
+    """Time per call of each CHUNK calls, which end with a synchronisation."""
+    times = []
+    for _ in range(calls // CHUNK):
+        t0 = time.perf_counter_ns()
+        for _ in range(CHUNK):
+            x.add_(1.0)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter_ns() - t0) / CHUNK)
+    return times
 
 
 def main():
@@ -39,7 +45,7 @@ def main():
             loop(x, 1000)
             ns = loop(x, calls)
         events = sum(e.count for e in p.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA)
-    print(json.dumps({"calls": calls, "mean": round(ns, 1), "cuda_events": events}))
+    print(json.dumps({"calls": len(ns) * CHUNK, "mean": round(statistics.mean(ns), 1), "p50": round(statistics.median(ns), 1), "cuda_events": events}))
 
 
 if __name__ == "__main__":

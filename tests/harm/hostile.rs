@@ -20,7 +20,8 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use zerocopy::IntoBytes;
 
 use super::support::{
-    can_run, gdiag, has_begun, memory_kb, recorder, wait_until, Process, Random, Recorded,
+    beside_others, can_run, gdiag, has_begun, memory_kb, recorder, wait_until, Process, Random,
+    Recorded,
 };
 
 const KIND: &str = "GDIAG_TEST_HOSTILE";
@@ -192,9 +193,10 @@ fn lies() -> ! {
         record[0] = u64::from_ne_bytes(hdr.as_bytes().try_into().unwrap());
         producer.push(record.as_bytes());
     }
-    for count in [u64::MAX, u64::MAX, 1] {
+    // Sums of these must not overflow. By the ring and by CUPTI:
+    for (count, by) in [(u64::MAX, 0), (u64::MAX, 1), (1, 0)] {
         let lost = LostRecord {
-            hdr: header::<LostRecord>(kind::LOST, 0),
+            hdr: header::<LostRecord>(kind::LOST, by),
             count,
             from: 1,
             to: u64::MAX,
@@ -365,6 +367,7 @@ fn memory_that_is_no_shims_is_refused_in_a_line() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     for (kind, said) in [
         ("no memory", "has a thread named gdiag-shim, but no shim"),
         ("garbage", "cannot be used: "),
@@ -389,6 +392,7 @@ fn a_shim_that_lies_is_left_in_a_line() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (output, most) = attacked("lies", dir.path(), "2s");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -413,6 +417,7 @@ fn a_false_owner_does_not_keep_gdiag_away() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (output, _) = attacked("claimed", dir.path(), "300ms");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -424,6 +429,7 @@ fn names_do_no_harm_to_a_terminal_or_a_reader_of_json() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (output, _) = attacked("names", dir.path(), "500ms");
     assert!(output.status.success(), "{output:?}");
@@ -456,6 +462,7 @@ fn threads_and_command_lines_of_any_content_are_recorded() {
     if !can_run() {
         return;
     }
+    let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("data");
     let script = "import ctypes,sys,threading,time\n\

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use gdiag::event::{Event, GpuOp, NameId, Pid, ShimState};
+use gdiag::event::{Define, Event, Exit, GpuOp, LossSource, NameId, Pid, ShimState, Task};
 use gdiag::store::{Reader, StoreError};
 use gdiag_shim_layout::{state, Control, MEMFD_NAME};
 
@@ -26,6 +26,17 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < DEADLINE, "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A recording of the whole machine takes the shims of other tests for its own: it holds this alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn required(need: &str) -> bool {
@@ -230,10 +241,8 @@ pub fn children(pid: u32) -> Vec<u32> {
 /// Orphans become children of the test, which can wait for them then.
 pub fn adopt_orphans() {
     // SAFETY: changes who reaps, nothing else.
-    assert_eq!(
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) },
-        0
-    );
+    let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    assert_eq!(result, 0);
 }
 
 /// Whether an adopted process has ended; `reap` takes its status.
@@ -294,7 +303,10 @@ pub struct Recorded {
     pub ops: Vec<GpuOp>,
     pub states: Vec<(Pid, ShimState, u64)>,
     pub names: HashMap<NameId, String>,
-    pub bpf_lost: u64,
+    /// What BPF lost: CPU, how many, from, to.
+    pub bpf_losses: Vec<(u16, u64, u64, u64)>,
+    pub tasks: Vec<Task>,
+    pub exits: Vec<Exit>,
     pub whole: bool,
 }
 
@@ -306,20 +318,27 @@ impl Recorded {
             match event {
                 Event::GpuOp(op) => recorded.ops.push(*op),
                 Event::Shim(shim) => recorded.states.push((shim.pid, shim.state, shim.ts.0)),
-                Event::Define(gdiag::event::Define::Name { id, text }) => {
+                Event::Define(Define::Name { id, text }) => {
                     recorded.names.insert(*id, text.clone());
                 }
                 Event::Loss(loss) => {
-                    if let gdiag::event::LossSource::Bpf(_) = loss.source {
-                        recorded.bpf_lost += loss.count;
+                    if let LossSource::Bpf(cpu) = loss.source {
+                        let (from, to) = (loss.from.0, loss.to.0);
+                        recorded.bpf_losses.push((cpu.0, loss.count, from, to));
                     }
                 }
+                Event::Task(task) => recorded.tasks.push(task.clone()),
+                Event::Exit(exit) => recorded.exits.push(*exit),
                 _ => {}
             }
             ControlFlow::Continue(())
         })?;
         recorded.whole = reader.coverage().is_whole();
         Ok(recorded)
+    }
+
+    pub fn bpf_lost(&self) -> u64 {
+        self.bpf_losses.iter().map(|loss| loss.1).sum()
     }
 
     pub fn ops_of(&self, pid: u32) -> impl Iterator<Item = &GpuOp> {

@@ -27,6 +27,8 @@ pub struct Case {
     /// What `gpuload --inject` calls it.
     pub injection: &'static str,
     pub cause: &'static str,
+    /// How long each is, unless as usual.
+    pub ms: Option<u32>,
     /// Share of the injected idle time that must have this cause.
     pub least: f64,
     /// True as well, and not told apart by the truth.
@@ -39,6 +41,7 @@ const fn host(injection: &'static str, cause: &'static str) -> Case {
     Case {
         injection,
         cause,
+        ms: None,
         least: 0.9,
         besides: &[],
         hides: true,
@@ -76,6 +79,8 @@ pub const CASES: [Case; 19] = [
     Case {
         // The device takes its time to start after each refill.
         besides: &["gpu.launch-latency"],
+        // Most of the time the device is busy.
+        ms: Some(8),
         ..call("sync", "host.sync")
     },
     call("pageable", "host.pageable-copy"),

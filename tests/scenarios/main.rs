@@ -12,6 +12,7 @@ mod machine;
 mod run;
 mod score;
 mod table;
+mod takeover;
 
 use cases::{Case, AHEAD, AHEAD_EVERY, BASE, CASES, DEVICES, INJECTIONS};
 use gpu::Gpu;
@@ -41,7 +42,8 @@ impl Wrong {
 const NOISE: f64 = 0.01;
 
 fn inject(machine: &Machine, case: &Case, every: u32, kind: &str, arguments: &[&str]) -> Run {
-    let fault = format!("{}@{every}", case.injection);
+    let ms = case.ms.map_or_else(String::new, |ms| format!(":{ms}"));
+    let fault = format!("{}{ms}@{every}", case.injection);
     let arguments = [arguments, &["--inject", &fault]].concat();
     let name = format!("{}{kind}", case.injection);
     Run::new(machine, &name, &arguments, &DEVICES)

@@ -135,6 +135,33 @@ fn who_gives_the_cpu_up_had_it_since_the_waking() {
 }
 
 #[test]
+fn a_cpu_with_missing_switches_is_not_the_one_that_was_waited_for() {
+    // MAIN waits for CPU 0, whose switches are all recorded, and comes back to CPU 1 in the end.
+    let story = || {
+        before()
+            .switch(1_000, 1, MAIN, HOG)
+            .switch(2_000, 0, 77, 78)
+            .switch(4_000, 0, 78, 77)
+            .switch(5_000, 1, THREAD, MAIN)
+            .switch(5_500, 0, 77, 78)
+    };
+    assert_eq!(
+        found(&after(story())),
+        [
+            ("host.preempted", 1_000),
+            ("host.preempted", 2_000),
+            ("host.preempted", 1_000)
+        ]
+    );
+    // With two CPUs that it can have been nobody knows which.
+    let two = story()
+        .switch(2_000, 2, 87, 88)
+        .switch(4_000, 2, 88, 87)
+        .switch(5_500, 2, 87, 88);
+    assert_eq!(found(&after(two)), [("unknown", 4_000)]);
+}
+
+#[test]
 fn a_quota_is_not_a_neighbour() {
     let r = after(
         before()

@@ -61,11 +61,12 @@ static long scattered(void)
 
 void disk_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	uint64_t end = now_ns() + ns;
+	uint64_t end;
 	struct call call;
 
 	(void)run;
 	make_cold();
+	end = now_ns() + ns;
 	do {
 		long at = scattered();
 
@@ -77,7 +78,7 @@ void disk_go(struct run *run, uint64_t ns, struct truth *truth)
 
 void mmapfault_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	uint64_t end = now_ns() + ns;
+	uint64_t end;
 	volatile char *map, sum = 0;
 	struct call call;
 
@@ -88,6 +89,7 @@ void mmapfault_go(struct run *run, uint64_t ns, struct truth *truth)
 	if (map == MAP_FAILED)
 		die("mmap: %s", strerror(errno));
 	madvise((void *)map, FILE_BYTES, MADV_RANDOM);
+	end = now_ns() + ns;
 	do {
 		long at = scattered();
 

@@ -124,6 +124,38 @@ static void threads(long n, long each)
 	free(ids);
 }
 
+static void *no_work(void *arg)
+{
+	return arg;
+}
+
+/* Processes, threads and programs that come and go, 50 at a time at most. */
+static void storm(long forks, long threads, long execs)
+{
+	pthread_t ids[50];
+
+	for (long i = 0; i < forks + execs; i++) {
+		pid_t child = fork();
+
+		if (!child) {
+			if (i >= forks)
+				execl("/bin/true", "true", NULL);
+			_exit(0);
+		}
+		if (i >= 50)
+			wait(NULL);
+	}
+	while (wait(NULL) > 0)
+		;
+	for (long i = 0; i < threads; i += 50) {
+		for (int k = 0; k < 50; k++)
+			if (pthread_create(&ids[k], NULL, no_work, NULL))
+				exit(4);
+		for (int k = 0; k < 50; k++)
+			pthread_join(ids[k], NULL);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 2 ? argv[1] : "";
@@ -132,6 +164,10 @@ int main(int argc, char **argv)
 	log_fd = open(argc > 2 ? argv[2] : "", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (log_fd < 0)
 		return 2;
+	if (!strcmp(mode, "storm")) {
+		storm(a, b, argc > 5 ? atol(argv[5]) : 0);
+		return STATUS;
+	}
 	gpu_init();
 	gpu_open(&gpu, 0);
 	if (!strcmp(mode, "run")) {

@@ -103,6 +103,8 @@ fn judge(ops: &str, truth: &str) -> Outcome {
         outcome.idle += end.saturating_sub(free_from);
         outcome.total += end - start;
         outcome.causes.push(field("cause"));
+        // An injection may have taken effect many times.
+        outcome.causes.dedup();
     }
     outcome
 }
