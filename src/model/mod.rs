@@ -248,30 +248,30 @@ impl Timeline {
                 LossSource::ClockStep => self.blind.push(blind(None, BlindBecause::ClockStep)),
             }
         }
-        for (i, shim) in self.shims.iter().enumerate() {
-            let why = match shim.state {
-                ShimState::Active => continue,
-                ShimState::Busy => BlindBecause::Silent,
-                ShimState::Dormant | ShimState::Paused | ShimState::Failed => {
-                    BlindBecause::NotCollecting
-                }
-            };
-            let was_active = self.shims[..i]
-                .iter()
-                .any(|s| s.pid == shim.pid && s.state == ShimState::Active);
-            if !was_active {
-                continue;
+        for of_one in self.shims.chunk_by(|a, b| a.pid == b.pid) {
+            let is_active = |s: &Shim| s.state == ShimState::Active;
+            // What was never begun does not end.
+            let begun = of_one.iter().position(is_active).unwrap_or(of_one.len());
+            let mut until = None;
+            for shim in of_one[begun..].iter().rev() {
+                let why = match shim.state {
+                    ShimState::Active => {
+                        until = Some(shim.ts);
+                        continue;
+                    }
+                    ShimState::Busy => BlindBecause::Silent,
+                    ShimState::Dormant | ShimState::Paused | ShimState::Failed => {
+                        BlindBecause::NotCollecting
+                    }
+                };
+                let to = until.unwrap_or_else(|| self.last_of(shim.pid));
+                self.blind.push(Blind {
+                    from: shim.ts,
+                    to: to.max(shim.ts),
+                    pid: Some(shim.pid),
+                    why,
+                });
             }
-            let until = self.shims[i + 1..]
-                .iter()
-                .find(|s| s.pid == shim.pid && s.state == ShimState::Active)
-                .map_or_else(|| self.last_of(shim.pid), |s| s.ts);
-            self.blind.push(Blind {
-                from: shim.ts,
-                to: until.max(shim.ts),
-                pid: Some(shim.pid),
-                why,
-            });
         }
         self.blind.sort_by_key(|b| (b.from, b.to, b.pid));
     }
