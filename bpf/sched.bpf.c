@@ -24,7 +24,6 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
-#define CLONE_THREAD 0x00010000
 #define MAX_CPUS 1024
 #define MAX_RINGS 64
 
@@ -37,9 +36,8 @@ const volatile struct gdiag_config {
 	u32 wakeup_bytes;	/* wake the reader when a ring holds this much */
 	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
 	u8 all;			/* every task is a target */
-	u8 follow;		/* children of targets are targets */
-	u8 pad[6];
-} cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20, .follow = 1 };
+	u8 pad[7];
+} cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
 
 struct task_data {
 	u64 off_ns;	/* when it was switched out; 0 while it runs or when unknown */
@@ -174,7 +172,7 @@ static __always_inline void count_lost_slots(u32 n)
 }
 
 /*
- * A wakeup of the reader for each record costs up to 155 times the record (host.md 3.4),
+ * A wakeup of the reader for each record costs up to 155 times the record (measured on 6.18),
  * so it is woken only when much is pending; otherwise it looks every 100 ms.
  */
 static __always_inline u64 wakeup_flags(void *ring)
@@ -628,7 +626,7 @@ int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest_cpu)
 }
 
 SEC("tp_btf/task_newtask")
-int BPF_PROG(task_newtask, struct task_struct *t, u64 clone_flags)
+int BPF_PROG(task_newtask, struct task_struct *t)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_data *d;
@@ -636,8 +634,6 @@ int BPF_PROG(task_newtask, struct task_struct *t, u64 clone_flags)
 	if (!cfg.all) {
 		d = bpf_task_storage_get(&tasks, parent, 0, 0);
 		if (!is_target(d))
-			return 0;
-		if (!cfg.follow && !(clone_flags & CLONE_THREAD))
 			return 0;
 	}
 	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -175,7 +175,8 @@ pub struct Exit {
 pub struct SwitchFlags(pub u8);
 
 impl SwitchFlags {
-    /// It left from inside the kernel. This is not "preempted": see `shared/host.md` 5.1.
+    /// It left from inside the kernel. That is not "preempted": a thread whose time is up leaves
+    /// from the way back to user space, and a woken one can be preempted in any system call.
     pub const PREEMPT: u8 = 0x01;
     /// It waits for I/O.
     pub const IOWAIT: u8 = 0x02;
@@ -276,7 +277,12 @@ pub struct Signal {
     pub ts: Nanos,
     pub sender: Tid,
     pub receiver: Tid,
+    /// Its number, which is the same on all machines that gdiag knows.
     pub signal: u8,
+}
+
+impl Signal {
+    pub const CONT: u8 = 18;
 }
 
 /// Kinds of memory as CUPTI names them.

@@ -4,11 +4,14 @@
 //!  bpf/ ──────┐
 //!  cupti-shim ┼─► collect ─► decode ─► store ─► model ─► analyse ─► present
 //!  /proc ─────┘
-//!  commands/ wires the steps; cli.rs only says what was asked
 //! ```
 //!
 //! Data moves left to right. A module may use the modules to its left, plus
-//! [`event`], [`units`] and [`error`]. The one type that flows is [`event::Event`].
+//! [`event`], [`units`], [`error`] and [`intern`]. The one type that flows is [`event::Event`].
+//!
+//! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
+//! gives numbers their names while the machine still knows them, those of kernel functions by
+//! [`symbolize`]. [`commands`] wires all the steps; [`cli`] only says what was asked.
 
 pub mod analyse;
 pub mod cli;

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Nanoseconds: a length of time, or an instant of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,10 +27,6 @@ impl Nanos {
 
     pub const fn as_u64(self) -> u64 {
         self.0
-    }
-
-    pub fn as_duration(self) -> Duration {
-        Duration::from_nanos(self.0)
     }
 
     /// `self - other`, or zero when `other` is later.

@@ -84,12 +84,7 @@ fn event_wait(t: &Timeline, q: &Queued<'_>, stream: Stream) -> Option<(Cause, Wh
 /// A host function was put into a stream of the process between the predecessor and the operation.
 fn host_function(t: &Timeline, q: &Queued<'_>, pid: Pid) -> Option<(Cause, What)> {
     let from = q.after_predecessor(t);
-    let call = t
-        .gpu()
-        .host_funcs(pid)
-        .skip_while(|c| c.start <= from)
-        .take_while(|c| c.start <= q.launch.start)
-        .last()?;
+    let call = t.gpu().last_host_func(pid, from, q.launch.start)?;
     Some((Cause::GpuHostCallback, What::In(call.api())))
 }
 

@@ -1,8 +1,8 @@
 //! From a timeline to an explanation.
 //!
-//! For each device: the union of its operations ([`busy`]), then every gap by the lead rule
-//! ([`gaps`]): the host's share is what the launching thread did ([`partition`], [`waits`],
-//! [`walk`]), the rest is the device's own delay ([`device`]). Before that, [`quality`] says
+//! For each device: the union of its operations (`busy`), then every gap by the lead rule
+//! (`gaps`): the host's share is what the launching thread did (`partition`, `runqueue`, `waits`,
+//! `walk`), the rest is the device's own delay (`device`). Before that, `quality` says
 //! which records can be believed.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ mod overheads;
 mod partition;
 mod quality;
 pub mod report;
+mod runqueue;
 mod series;
 mod sums;
 mod tables;

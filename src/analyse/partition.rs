@@ -1,8 +1,9 @@
 //! What a thread did, nanosecond by nanosecond, and which cause that is.
 //!
-//! The first that matches decides: lost records, the observer, then by the scheduler's state: stopped, waiting for a CPU, interrupted, inside a
-//! CUDA call, asleep, in its own code. A wait that only passes on somebody else's lateness
-//! is replaced by that thread's own time, down to [`WALK_DEPTH`] wakers.
+//! The first that matches decides: lost records, the observer, then by the scheduler's state:
+//! stopped, waiting for a CPU (`runqueue`), interrupted, inside a CUDA call, asleep, in its own code.
+//! A wait that only passes on somebody else's lateness is replaced by that thread's own time, down
+//! to [`WALK_DEPTH`] wakers (`walk`).
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -16,21 +17,17 @@ use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, OverheadKind, Pid, StackId, Tid};
-use crate::model::cpu::CpuLog;
+use crate::event::{Cpu, OverheadKind, Pid, StackId};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
 use crate::model::search::Hint;
-use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who, Why};
+use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// How many wakers are followed from the dispatcher back.
 pub(super) const WALK_DEPTH: u32 = 1;
-
-/// A CPU that takes longer than this to get going for a woken thread woke slowly.
-const SLOW_WAKE: Nanos = Nanos::from_micros(50);
 
 /// Whose time is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,173 +346,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    // Runnable.
-
-    fn runnable(&self, task: Task, s: &Stretch, why: Why, cpu: Option<Cpu>, out: &mut Vec<Piece>) {
-        match why {
-            Why::Throttled => {
-                let what = What::Say("the CPU quota of its cgroup is used up");
-                return self.push(task, s.start, s.end, Cause::Throttled, what, out);
-            }
-            Why::Yielded => {
-                return self.push(
-                    task,
-                    s.start,
-                    s.end,
-                    Cause::Spin,
-                    What::Say("sched_yield"),
-                    out,
-                );
-            }
-            Why::Woken | Why::Preempted | Why::New => {}
-        }
-        let Some(log) = cpu.and_then(|c| self.t.cpu(c)) else {
-            let what = What::Say("runnable; for which CPU was not recorded");
-            return self.push(task, s.start, s.end, Cause::Unknown, what, out);
-        };
-        let thread = self.t.thread(task.thread);
-        // A preempted thread that comes back elsewhere was moved when its CPU had no more to run.
-        let moved_to = thread.cpu_after(s).filter(|&after| Some(after) != cpu);
-        // Its own switch-out is recorded; a waking is not a switch, and what came before it may be missing.
-        for ran in log.ran(s.start, s.end, s.span.0) {
-            let idle = ran.tid == Some(Tid(0));
-            let elsewhere = moved_to.filter(|_| idle && why == Why::Preempted);
-            let elsewhere = match ran.tid {
-                None => self
-                    .only_other_followed(log, ran.start, ran.end)
-                    .map(|other| (other, ran.start)),
-                Some(_) => elsewhere
-                    .and_then(|c| self.t.cpu(c))
-                    .map(|other| (other, Nanos::ZERO)),
-            };
-            match elsewhere {
-                Some((other, watched)) => {
-                    for ran in other.ran(ran.start, ran.end, watched) {
-                        self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out);
-                    }
-                }
-                None => self.waited_for_cpu(task, &s.part(ran.start, ran.end), why, ran.tid, out),
-            }
-        }
-    }
-
-    /// All switches on a CPU that a target waits for are recorded. Where some of `log`'s are missing, a
-    /// thread that came back to it waited for another CPU: for the one that was followed, if there is one.
-    fn only_other_followed(&self, log: &CpuLog, from: Nanos, to: Nanos) -> Option<&CpuLog> {
-        let mut others = self
-            .t
-            .cpus()
-            .iter()
-            .filter(|other| !std::ptr::eq(*other, log) && other.is_followed(from, to));
-        others.next().filter(|_| others.next().is_none())
-    }
-
-    /// Runnable while `ran` had the CPU.
-    fn waited_for_cpu(
-        &self,
-        task: Task,
-        s: &Stretch,
-        why: Why,
-        ran: Option<Tid>,
-        out: &mut Vec<Piece>,
-    ) {
-        let thread = self.t.thread(task.thread);
-        let short = s.len() < SLOW_WAKE;
-        match ran {
-            Some(tid) if tid.0 != 0 && tid != thread.tid => {
-                let (cause, what) = self.ran_instead(task.thread, tid, s.start);
-                self.push(task, s.start, s.end, cause, what, out);
-            }
-            Some(_) | None if short => self.scheduling_tail(task, s, out),
-            Some(_) => {
-                const AROUND: Nanos = Nanos::from_millis(200);
-                let quota = s.len() >= Nanos::from_millis(1)
-                    && thread.throttled_near(
-                        s.start.saturating_sub(AROUND),
-                        Nanos(s.end.0.saturating_add(AROUND.0)),
-                    );
-                let (cause, what) = match (quota, why) {
-                    (true, _) => (Cause::Throttled, "the CPU quota of its cgroup is used up"),
-                    (false, Why::Woken | Why::New) => (Cause::CpuWakeup, "the CPU was idle"),
-                    (false, Why::Preempted | Why::Yielded | Why::Throttled) => {
-                        (Cause::Unknown, "runnable, and its CPU was idle")
-                    }
-                };
-                self.push(task, s.start, s.end, cause, What::Say(what), out);
-            }
-            None => {
-                let what = What::Say("runnable; who had the CPU was not recorded");
-                self.push(task, s.start, s.end, Cause::Unknown, what, out);
-            }
-        }
-    }
-
-    /// Who had the CPU decides: ourselves, interrupts, the same job, or a foreign program.
-    fn ran_instead(&self, victim: ThreadIdx, tid: Tid, at: Nanos) -> (Cause, What) {
-        let Some(idx) = self.t.find(tid) else {
-            return (Cause::Preempted, What::RanTid(tid));
-        };
-        let who = self.t.who(idx, at);
-        let comm = self.t.comm(who);
-        let cause = if is_gdiag(comm) {
-            Cause::Observer
-        } else if comm.starts_with("ksoftirqd/") {
-            Cause::Irq
-        } else if self.same_job(self.t.who(victim, at), who) {
-            Cause::Oversubscribed
-        } else {
-            Cause::Preempted
-        };
-        (cause, What::Ran(who))
-    }
-
     /// One of our own processes, or the shim's thread.
     pub(super) fn is_gdiag(&self, who: Who) -> bool {
         is_gdiag(self.t.comm(who))
     }
 
-    fn same_job(&self, a: Who, b: Who) -> bool {
-        let t = self.t;
-        if t.pid(a) == t.pid(b) {
-            return true;
-        }
-        // With the whole system as the target, being a target means nothing.
-        if t.meta().mode == crate::store::meta::TargetMode::All {
-            return walk::descends_from(t, b, t.pid(a)) || walk::descends_from(t, a, t.pid(b));
-        }
-        let target = |who| t.identity(who).is_some_and(|i| i.target && !i.kthread);
-        target(a) && target(b)
-    }
-
-    /// The short time from the waking to the CPU belongs to the wait.
-    fn scheduling_tail(&self, task: Task, s: &Stretch, out: &mut Vec<Piece>) {
-        if let Some(last) = out.last().copied().filter(|p| p.end == s.start) {
-            out.push(Piece {
-                start: s.start,
-                end: s.end,
-                ..last
-            });
-            return;
-        }
-        let thread = self.t.thread(task.thread);
-        let mut before = Vec::new();
-        if let Some(sleep) = thread.sleep_before(s) {
-            if let State::Blocked(state) = sleep.state {
-                let last_ns = sleep.end.saturating_sub(Nanos(1));
-                self.blocked(task, &sleep.part(last_ns, sleep.end), &state, &mut before);
-            }
-        }
-        let (cause, what) = match (before.last(), thread.preemptor(s)) {
-            (Some(p), _) => (p.cause, p.what),
-            (None, Some(tid)) if tid.0 != 0 => self.ran_instead(task.thread, tid, s.start),
-            (None, _) => (Cause::Unknown, What::Say("runnable")),
-        };
-        self.push(task, s.start, s.end, cause, what, out);
-    }
-
-    // Blocked.
-
-    fn blocked(&self, task: Task, s: &Stretch, sleep: &Sleep, out: &mut Vec<Piece>) {
+    pub(super) fn blocked(&self, task: Task, s: &Stretch, sleep: &Sleep, out: &mut Vec<Piece>) {
         let asleep = self.describe_wait(task.thread, s, sleep);
         if let Wait::Stopped(how) = asleep.wait {
             let (cause, what) = self.stopped(task.thread, s, how, asleep.wake);
@@ -643,7 +479,7 @@ impl Asleep {
 }
 
 /// Our own processes and the shim's thread.
-fn is_gdiag(comm: &str) -> bool {
+pub(super) fn is_gdiag(comm: &str) -> bool {
     comm == "gdiag" || comm.starts_with("gdiag-")
 }
 

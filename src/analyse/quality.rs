@@ -15,7 +15,7 @@ use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
 use crate::model::ops::CallIdx;
 use crate::model::thread::ThreadIdx;
-use crate::model::{Blind, BlindBecause, Timeline};
+use crate::model::{BlindBecause, Timeline};
 use crate::units::{Count, Nanos, Share};
 
 /// At most this share of launches may be unaccounted for.
@@ -159,8 +159,12 @@ impl Trust {
     }
 }
 
+fn just_after(t: Nanos) -> Nanos {
+    Nanos(t.0.saturating_add(1))
+}
+
 fn touched(gaps: &[Gap], from: Nanos, to: Nanos, what: What, doubts: &mut Vec<(usize, What)>) {
-    let to = to.max(Nanos(from.0.saturating_add(1)));
+    let to = to.max(just_after(from));
     let first = gaps.partition_point(|g| g.end <= from);
     for (i, gap) in gaps.iter().enumerate().skip(first) {
         if gap.start >= to {
@@ -200,20 +204,16 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
     let end = t.exit_of(pid).map_or(t.end(), |exit| exit.min(t.end()));
     let undecided_from = end.saturating_sub(UNDECIDED);
     let last_back = launches.iter().rposition(|&c| log.call_at(c).has_op());
-    let blind: Vec<&Blind> = t
-        .blind()
-        .iter()
-        .filter(|b| b.pid.is_none_or(|blind| blind == pid))
-        .collect();
+    // Both ends belong to it: a loss can be placed at one instant.
+    let blind = t.blind().iter();
+    let blind = blind.filter(|b| b.pid.is_none_or(|blind| blind == pid));
+    let blind = Intervals::union_of(blind.map(|b| (b.from, just_after(b.to))).collect());
     for (i, &c) in launches.iter().enumerate() {
         let call = log.call_at(c);
         if call.has_op() {
             coverage.expected += 1;
             coverage.came_back += 1;
-        } else if captured.overlaps(
-            call.start,
-            call.end.max(Nanos(call.start.0.saturating_add(1))),
-        ) {
+        } else if captured.overlaps(call.start, call.end.max(just_after(call.start))) {
             // Put into a graph, not on the device.
         } else if last_back.is_some_and(|last| i > last) {
             coverage.pending = coverage.pending.or(Some(call.start));
@@ -223,9 +223,7 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
             coverage.expected += 1;
             coverage.missing.push(call.start);
             let recorded_by = Nanos(call.end.0.saturating_add(RECORDED_WITHIN.0));
-            let placed = blind
-                .iter()
-                .any(|b| b.from <= recorded_by && call.start <= b.to);
+            let placed = blind.overlaps(call.start, just_after(recorded_by));
             coverage.unplaced += u64::from(!placed);
         }
     }

@@ -10,7 +10,7 @@ use crate::analyse::intervals::Intervals;
 use crate::analyse::partition::{Asleep, Engine, Role, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::what::{Piece, What};
-use crate::event::{Context, Pid, Tid};
+use crate::event::{Context, Pid, Signal, Tid};
 use crate::model::syscall::Group;
 use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
@@ -384,14 +384,13 @@ pub(super) fn descends_from(t: &Timeline, who: Who, pid: Pid) -> bool {
 
 /// Who sent the signal that stopped the process at about `at`.
 pub(super) fn stop_sender(t: &Timeline, stopped: Who, at: Nanos) -> Option<Who> {
-    const SIGCONT: u8 = 18;
     const LATE: u64 = 1_000_000;
     let pid = t.pid(stopped);
     let signals = t.signals();
     let upto = signals.partition_point(|s| s.ts.0 <= at.0.saturating_add(LATE));
     let signal = signals[..upto].iter().rev().find(|s| {
         let receiver = t.find(s.receiver).map(|r| t.pid(t.who(r, s.ts)));
-        s.signal != SIGCONT && receiver.unwrap_or(Pid(s.receiver.0)) == pid
+        s.signal != Signal::CONT && receiver.unwrap_or(Pid(s.receiver.0)) == pid
     })?;
     let sender = t.find(signal.sender)?;
     Some(t.who(sender, signal.ts))

@@ -48,24 +48,17 @@ const CPUS_PER_RING: usize = 8;
 /// For 1 M switches a second of the CPUs that share it, each with its waking and so 48 B, a third of a second.
 const RING_BYTES: u32 = 16 << 20;
 
-/// Programs without which there is nothing to tell.
-const REQUIRED: [&str; 5] = [
-    "sched_switch",
-    "sched_waking",
-    "task_newtask",
-    "mark_targets",
-    "flush_cpu",
-];
+/// Tracepoints without which there is nothing to tell.
+const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
 
 /// What the kernel side should look at.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Every task is a target.
     pub all: bool,
-    /// Processes whose threads are targets from the start, by the pids that gdiag itself sees.
+    /// Processes whose threads are targets from the start, by the pids that gdiag itself sees. What they
+    /// start becomes a target, too.
     pub targets: Vec<u32>,
-    /// Children of targets become targets.
-    pub follow: bool,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
@@ -129,7 +122,6 @@ impl Bpf {
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
         config.all = u8::from(plan.all);
-        config.follow = u8::from(plan.follow);
         config.shim_comm = const { comm(THREAD_NAME) };
         let skel = open.load().map_err(load_error)?;
 
@@ -284,7 +276,7 @@ fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Ve
             continue;
         };
         if tracepoint_args(vmlinux, name).is_none() {
-            if REQUIRED.iter().any(|r| prog.name() == OsStr::new(r)) {
+            if REQUIRED.contains(&name) {
                 return Err(Error::KernelTooOld {
                     needs: format!("BTF for the tracepoint {name}"),
                     since: OLDEST_KERNEL,

@@ -77,7 +77,6 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     let plan = Plan {
         all: options.target == Target::All,
         targets,
-        follow: true,
         wait_threshold: options.wait_threshold,
         libbpf_messages: options.verbose > 1,
     };

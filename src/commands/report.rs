@@ -31,16 +31,12 @@ struct Explained {
 
 /// The result is the exit status.
 pub fn run(options: &ReportOptions) -> anyhow::Result<u8> {
-    let mut explained = explain(options)?;
-    if let Some(index) = options.gpu {
-        keep_gpu(&mut explained.report, index)?;
-    }
     let Explained {
         report,
         meta,
         summary,
         whole,
-    } = &explained;
+    } = &explain(options)?;
     if options.json {
         // The text begins with the warnings; here they would go unseen.
         if !whole {
@@ -68,10 +64,11 @@ fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
         ControlFlow::Continue(())
     })?;
     timeline.finish(reader.summary());
+    check_gpu(options.gpu, timeline.gpu().devices().len())?;
     let mut report = analyse::report(
         &timeline,
         &analyse::Options {
-            gpu: None,
+            gpu: options.gpu,
             min_gap: options.min_gap,
             gaps: options.gap_limit(),
         },
@@ -100,16 +97,12 @@ fn gaps_in_full(asked: Option<GapLimit>) -> usize {
     }
 }
 
-fn keep_gpu(report: &mut Report, index: u32) -> Result<(), Error> {
-    let known: Vec<u32> = report.gpus.iter().map(|gpu| gpu.index).collect();
-    if !known.contains(&index) {
-        return Err(Error::NoSuchGpu {
-            asked: index,
-            known,
-        });
+fn check_gpu(asked: Option<u32>, devices: usize) -> Result<(), Error> {
+    let known: Vec<u32> = (0..).take(devices).collect();
+    match asked.filter(|index| !known.contains(index)) {
+        Some(asked) => Err(Error::NoSuchGpu { asked, known }),
+        None => Ok(()),
     }
-    report.gpus.retain(|gpu| gpu.index == index);
-    Ok(())
 }
 
 /// Puts what the recording and its reading warn of before what the analysis does. Said once each.
@@ -282,11 +275,17 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_not_there_is_an_error_that_names_those_that_are() {
-        let error = keep_gpu(&mut Report::default(), 1).unwrap_err();
+        let text = |devices| check_gpu(Some(2), devices).map_err(|e| e.to_string());
         assert_eq!(
-            error.to_string(),
-            "there is no GPU 1 in this recording, which has none"
+            text(0),
+            Err("there is no GPU 2 in this recording, which has none".to_string())
         );
+        assert_eq!(
+            text(2),
+            Err("there is no GPU 2 in this recording, which has 0, 1".to_string())
+        );
+        assert_eq!(text(3), Ok(()));
+        assert!(check_gpu(None, 0).is_ok());
     }
 
     #[test]

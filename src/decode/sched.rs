@@ -310,3 +310,137 @@ fn task(t: &types::gdiag_task, comm: NameId) -> Task {
         syscall: syscall(t.nr),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows one object, and no stack but that of its length.
+    struct Fake;
+
+    impl Lookup for Fake {
+        fn stack(&mut self, ips: &[u64], _: &mut Names, _: &mut dyn FnMut(Event)) -> StackId {
+            StackId(u32::try_from(ips.len()).unwrap())
+        }
+
+        fn object(&mut self, wait: &RawWait) -> String {
+            format!("fd {}", wait.args[0])
+        }
+
+        fn task(&mut self, _: &Task, _: &str, _: u32, _: u32) {}
+
+        fn exit(&mut self, _: &Exit) {}
+    }
+
+    fn taken(batch: &mut Batch, limit: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        batch.take_until(Nanos(limit), &mut Names::default(), &mut Fake, &mut |e| {
+            events.push(e);
+        });
+        events
+    }
+
+    /// A chunk of switches from thread 1 to 2.
+    fn chunk(cpu: u16, times: &[u64]) -> Vec<u8> {
+        let mut bytes = rec::GDIAG_REC_CHUNK.0.to_ne_bytes().to_vec();
+        bytes.extend(cpu.to_ne_bytes());
+        bytes.extend(u16::try_from(times.len()).unwrap().to_ne_bytes());
+        for ts in times {
+            bytes.extend(ts.to_ne_bytes());
+            bytes.extend(1u32.to_ne_bytes());
+            bytes.extend(2u32.to_ne_bytes());
+            bytes.push(u8::try_from(slot_kind::GDIAG_SLOT_SWITCH.0).unwrap());
+            bytes.push(0);
+            bytes.extend(1u16.to_ne_bytes());
+            bytes.extend((-1i16).to_ne_bytes());
+            bytes.extend([3, 0]);
+        }
+        bytes
+    }
+
+    fn wait(frames: u32) -> Vec<u8> {
+        let mut bytes = rec::GDIAG_REC_WAIT.0.to_ne_bytes().to_vec();
+        bytes.extend(7u32.to_ne_bytes());
+        for word in [900u64, 100, 5, 0, 0] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(2u16.to_ne_bytes());
+        bytes.extend(0i16.to_ne_bytes());
+        bytes.extend(frames.to_ne_bytes());
+        bytes.resize(size_of::<types::gdiag_wait>(), 0xff);
+        bytes
+    }
+
+    #[test]
+    fn records_of_all_cpus_come_in_order_and_what_is_not_yet_certain_waits() {
+        let mut batch = Batch::default();
+        batch.add(&chunk(0, &[10, 30, 50]));
+        batch.add(&chunk(1, &[20, 40, 60]));
+        let times = |events: Vec<Event>| -> Vec<(u64, u16)> {
+            let at = events.iter().map(|e| match e {
+                Event::Switch(s) => (s.ts.0, s.cpu.0),
+                other => panic!("{other:?}"),
+            });
+            at.collect()
+        };
+        assert_eq!(
+            times(taken(&mut batch, 50)),
+            [(10, 0), (20, 1), (30, 0), (40, 1)]
+        );
+        batch.add(&chunk(1, &[55]));
+        assert_eq!(times(taken(&mut batch, 61)), [(50, 0), (55, 1), (60, 1)]);
+        assert_eq!(times(taken(&mut batch, u64::MAX)), []);
+        assert_eq!(batch.malformed, 0);
+    }
+
+    #[test]
+    fn a_switch_has_its_fields() {
+        let mut batch = Batch::default();
+        batch.add(&chunk(5, &[10]));
+        assert_eq!(
+            taken(&mut batch, 11),
+            [Event::Switch(Switch {
+                ts: Nanos(10),
+                cpu: Cpu(5),
+                prev: Tid(1),
+                next: Tid(2),
+                state: 1,
+                syscall: None,
+                flags: SwitchFlags(0),
+                minor_faults: 3,
+                major_faults: 0,
+            })]
+        );
+    }
+
+    #[test]
+    fn a_wait_names_its_object_and_believes_no_depth() {
+        let mut batch = Batch::default();
+        batch.add(&wait(2));
+        batch.add(&wait(u32::MAX));
+        let events = taken(&mut batch, 901);
+        let [Event::Define(object), Event::Wait(two), Event::Wait(deepest)] = events.as_slice()
+        else {
+            panic!("{events:?}");
+        };
+        assert!(matches!(object, crate::event::Define::Name { text, .. } if text == "fd 5"));
+        assert_eq!(
+            (two.start, two.end, two.tid),
+            (Nanos(100), Nanos(900), Tid(7))
+        );
+        assert_eq!((two.state, two.syscall), (2, Some(0)));
+        assert_eq!((two.stack, deepest.stack), (StackId(2), StackId(32)));
+    }
+
+    #[test]
+    fn what_is_no_record_is_counted() {
+        let mut batch = Batch::default();
+        let mut cut = chunk(0, &[1, 2]);
+        cut.pop();
+        for bytes in [&[][..], &[1, 0, 0], &[0xff; 64], &cut, &wait(1)[..100]] {
+            batch.add(bytes);
+        }
+        assert_eq!(batch.malformed, 5);
+        assert_eq!(taken(&mut batch, u64::MAX), []);
+    }
+}

@@ -383,10 +383,13 @@ impl GpuLog {
         self.event_waits.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// Calls that put a host function into a stream, by start.
-    pub fn host_funcs(&self, pid: Pid) -> impl Iterator<Item = &Call> + '_ {
-        let list = self.host_funcs.get(&pid).map_or(&[][..], Vec::as_slice);
-        list.iter().map(|&i| &self.calls[i as usize])
+    /// The last call of the process that put a host function into a stream and began after `from`,
+    /// up to `to`.
+    pub fn last_host_func(&self, pid: Pid, from: Nanos, to: Nanos) -> Option<&Call> {
+        let list = self.host_funcs.get(&pid)?;
+        let upto = list.partition_point(|&i| self.calls[i as usize].start <= to);
+        let last = &self.calls[list[upto.checked_sub(1)?] as usize];
+        (last.start > from).then_some(last)
     }
 
     /// By start.

@@ -223,11 +223,6 @@ impl Call {
         self.flags & Call::BLOCKING != 0
     }
 
-    /// The host waits in it for the device.
-    pub fn is_sync(&self) -> bool {
-        self.class == Class::Sync || self.is_small_read_back()
-    }
-
     pub fn outer(&self) -> Option<CallIdx> {
         (self.outer != NO_CALL).then_some(CallIdx(self.outer))
     }

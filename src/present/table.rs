@@ -20,7 +20,7 @@ pub enum Column {
     Text(&'static str),
     /// Left-aligned; cut in the middle when the table is too wide.
     Name(&'static str),
-    /// Left-aligned, for the last column; takes up to [`PROSE_LINES`] lines when the table is too wide.
+    /// Left-aligned, for the last column; takes a few lines when the table is too wide.
     Prose(&'static str),
 }
 

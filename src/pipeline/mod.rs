@@ -1,8 +1,10 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod resolver;
+
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,23 +16,18 @@ use crate::collect::bpf::{Bpf, Plan};
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
-use crate::decode::sched::{Batch, Lookup, RawWait};
-use crate::event::{Define, Event, Exit, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
-use crate::intern::{Names, Stacks};
-use crate::symbolize::KernelSymbols;
+use crate::decode::sched::Batch;
+use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
+use crate::intern::Names;
 use crate::units::Nanos;
+
+use resolver::{News, Resolver};
+
+/// How long between two steps of a [`Session`].
+pub const STEP: Nanos = Nanos::from_millis(100);
 
 /// How long the shims may take to hand over their last records.
 const SHIM_PATIENCE: Duration = Duration::from_secs(2);
-
-/// A descriptor's path is read again after this: the number may have been reused.
-const DESCRIPTOR_AGE: Duration = Duration::from_secs(1);
-
-/// Stacks remembered by their addresses at most; then all are forgotten.
-const KNOWN_STACKS: usize = 1 << 16;
-
-/// Descriptors remembered at most; then all are forgotten.
-const DESCRIPTORS: usize = 4096;
 
 /// Warnings kept at most: the same fault in a thousand processes is one fault.
 const WARNINGS: usize = 20;
@@ -79,7 +76,7 @@ impl Session {
     /// Starts the kernel side. `sink` gets what can be said before anything happens.
     pub fn start(plan: &Plan, sink: &mut dyn FnMut(Event)) -> Result<Session> {
         let mut lookup = Resolver::default();
-        lookup.symbols.load();
+        lookup.load();
         let batch = Rc::new(RefCell::new(Batch::default()));
         let sent = Rc::clone(&batch);
         let bpf = Bpf::start(plan, move |bytes| sent.borrow_mut().add(bytes))?;
@@ -386,136 +383,3 @@ impl Session {
         self.shim_is(pid, ShimState::Failed, reason, sink);
     }
 }
-
-/// What the kernel side saw that concerns the shims, in order of time.
-#[derive(Clone, Copy, Debug)]
-enum News {
-    /// A thread took the name of a shim's. `proc_pid` is the process in /proc.
-    Shim {
-        pid: Pid,
-        proc_pid: u32,
-    },
-    Exec {
-        pid: Pid,
-    },
-    /// The pid may be another's now.
-    Ended {
-        pid: Pid,
-    },
-}
-
-/// Names for what the kernel side only numbers, from /proc and the kernel's symbols.
-#[derive(Debug, Default)]
-struct Resolver {
-    symbols: KernelSymbols,
-    stacks: Stacks,
-    /// By the kernel's addresses: most waits repeat one of a few stacks.
-    known_stacks: HashMap<Vec<u64>, StackId>,
-    /// Thread ids in /proc, where they differ from the host's.
-    proc_tids: HashMap<Tid, u32>,
-    descriptors: HashMap<(Tid, u64), (Instant, String)>,
-    /// Processes whose description is to be read, by host pid and by their pid in /proc.
-    described: Vec<(Pid, u32)>,
-    news: Vec<News>,
-}
-
-impl Lookup for Resolver {
-    fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId {
-        if let Some(&id) = self.known_stacks.get(ips) {
-            return id;
-        }
-        let frames = self.symbols.stack(ips);
-        let frames = frames
-            .into_iter()
-            .map(|frame| names.name(frame, sink))
-            .collect();
-        let id = self.stacks.stack(frames, sink);
-        if self.known_stacks.len() >= KNOWN_STACKS {
-            self.known_stacks.clear();
-        }
-        self.known_stacks.insert(ips.to_vec(), id);
-        id
-    }
-
-    fn object(&mut self, wait: &RawWait) -> String {
-        match wait.syscall.map(i64::from) {
-            Some(nr) if FD_CALLS.contains(&nr) => self.descriptor(wait.tid, wait.args[0]),
-            _ => String::new(),
-        }
-    }
-
-    fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32) {
-        if proc_tid != task.tid.0 {
-            self.proc_tids.insert(task.tid, proc_tid);
-        }
-        if proc_pid == 0 {
-            return;
-        }
-        let leader = task.tid.0 == task.pid.0;
-        let renamed = task.reason == TaskReason::Rename;
-        if leader && !renamed && !task.kthread {
-            self.described.push((task.pid, proc_pid));
-        }
-        if !task.target {
-            return;
-        }
-        if task.reason == TaskReason::Exec {
-            self.news.push(News::Exec { pid: task.pid });
-        }
-        if !leader && comm == THREAD_NAME {
-            let pid = task.pid;
-            self.news.push(News::Shim { pid, proc_pid });
-        }
-    }
-
-    fn exit(&mut self, exit: &Exit) {
-        self.proc_tids.remove(&exit.tid);
-        if exit.tid.0 == exit.pid.0 {
-            self.news.push(News::Ended { pid: exit.pid });
-        }
-    }
-}
-
-/// Calls whose first argument is a descriptor and that can wait.
-const FD_CALLS: [i64; 19] = [
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_preadv,
-    libc::SYS_pwritev,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_sync_file_range,
-    libc::SYS_ioctl,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_accept4,
-    libc::SYS_connect,
-    libc::SYS_flock,
-];
-
-impl Resolver {
-    fn descriptor(&mut self, tid: Tid, fd: u64) -> String {
-        if let Some((read, path)) = self.descriptors.get(&(tid, fd)) {
-            if read.elapsed() < DESCRIPTOR_AGE {
-                return path.clone();
-            }
-        }
-        let proc_tid = self.proc_tids.get(&tid).copied().unwrap_or(tid.0);
-        let path = process::descriptor(proc_tid, fd);
-        if self.descriptors.len() >= DESCRIPTORS {
-            self.descriptors.clear();
-        }
-        self.descriptors
-            .insert((tid, fd), (Instant::now(), path.clone()));
-        path
-    }
-}
-
-/// How long between two steps of a [`Session`].
-pub const STEP: Nanos = Nanos::from_millis(100);

@@ -1,0 +1,163 @@
+//! Names for what the kernel side only numbers, while the machine still knows them.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use gdiag_shim_layout::THREAD_NAME;
+
+use crate::collect::process;
+use crate::decode::sched::{Lookup, RawWait};
+use crate::event::{Event, Exit, Pid, StackId, Task, TaskReason, Tid};
+use crate::intern::{Names, Stacks};
+use crate::symbolize::KernelSymbols;
+
+/// A descriptor's path is read again after this: the number may have been reused.
+const DESCRIPTOR_AGE: Duration = Duration::from_secs(1);
+
+/// Stacks remembered by their addresses at most; then all are forgotten.
+const KNOWN_STACKS: usize = 1 << 16;
+
+/// Descriptors remembered at most; then all are forgotten.
+const DESCRIPTORS: usize = 4096;
+
+/// What the kernel side saw that concerns the shims, in order of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum News {
+    /// A thread took the name of a shim's. `proc_pid` is the process in /proc.
+    Shim {
+        pid: Pid,
+        proc_pid: u32,
+    },
+    Exec {
+        pid: Pid,
+    },
+    /// The pid may be another's now.
+    Ended {
+        pid: Pid,
+    },
+}
+
+/// Names for what the kernel side only numbers, from /proc and the kernel's symbols.
+#[derive(Debug, Default)]
+pub(super) struct Resolver {
+    symbols: KernelSymbols,
+    stacks: Stacks,
+    /// By the kernel's addresses: most waits repeat one of a few stacks.
+    known_stacks: HashMap<Vec<u64>, StackId>,
+    /// Thread ids in /proc, where they differ from the host's.
+    proc_tids: HashMap<Tid, u32>,
+    descriptors: HashMap<(Tid, u64), (Instant, String)>,
+    /// Processes whose description is to be read, by host pid and by their pid in /proc.
+    pub(super) described: Vec<(Pid, u32)>,
+    pub(super) news: Vec<News>,
+}
+
+impl Lookup for Resolver {
+    fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId {
+        if let Some(&id) = self.known_stacks.get(ips) {
+            return id;
+        }
+        let frames = self.symbols.stack(ips);
+        let frames = frames
+            .into_iter()
+            .map(|frame| names.name(frame, sink))
+            .collect();
+        let id = self.stacks.stack(frames, sink);
+        if self.known_stacks.len() >= KNOWN_STACKS {
+            self.known_stacks.clear();
+        }
+        self.known_stacks.insert(ips.to_vec(), id);
+        id
+    }
+
+    fn object(&mut self, wait: &RawWait) -> String {
+        match wait.syscall.map(i64::from) {
+            Some(nr) if FD_CALLS.contains(&nr) => self.descriptor(wait.tid, wait.args[0]),
+            _ => String::new(),
+        }
+    }
+
+    fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32) {
+        if proc_tid != task.tid.0 {
+            self.proc_tids.insert(task.tid, proc_tid);
+        }
+        if proc_pid == 0 {
+            return;
+        }
+        let leader = task.tid.0 == task.pid.0;
+        let renamed = task.reason == TaskReason::Rename;
+        if leader && !renamed && !task.kthread {
+            self.described.push((task.pid, proc_pid));
+        }
+        if !task.target {
+            return;
+        }
+        if task.reason == TaskReason::Exec {
+            self.news.push(News::Exec { pid: task.pid });
+        }
+        if !leader && comm == THREAD_NAME {
+            let pid = task.pid;
+            self.news.push(News::Shim { pid, proc_pid });
+        }
+    }
+
+    fn exit(&mut self, exit: &Exit) {
+        self.proc_tids.remove(&exit.tid);
+        if exit.tid.0 == exit.pid.0 {
+            self.news.push(News::Ended { pid: exit.pid });
+        }
+    }
+}
+
+/// Calls whose first argument is a descriptor and that can wait.
+const FD_CALLS: [i64; 25] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_ioctl,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_flock,
+];
+
+impl Resolver {
+    /// Does now what the first stack would wait for.
+    pub(super) fn load(&mut self) {
+        self.symbols.load();
+    }
+
+    fn descriptor(&mut self, tid: Tid, fd: u64) -> String {
+        if let Some((read, path)) = self.descriptors.get(&(tid, fd)) {
+            if read.elapsed() < DESCRIPTOR_AGE {
+                return path.clone();
+            }
+        }
+        let proc_tid = self.proc_tids.get(&tid).copied().unwrap_or(tid.0);
+        let path = process::descriptor(proc_tid, fd);
+        if self.descriptors.len() >= DESCRIPTORS {
+            self.descriptors.clear();
+        }
+        self.descriptors
+            .insert((tid, fd), (Instant::now(), path.clone()));
+        path
+    }
+}
