@@ -454,14 +454,17 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     for signal in ["-INT", "-TERM", "-HUP"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.data");
-        let mut gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
-            .arg("record")
-            .arg("-q")
-            .arg("-o")
-            .arg(&path)
-            .args(["-a"])
-            .spawn()
-            .unwrap();
+        // Left over, it would record the whole machine, and every shim on it.
+        let mut gdiag = Background(
+            Command::new(env!("CARGO_BIN_EXE_gdiag"))
+                .arg("record")
+                .arg("-q")
+                .arg("-o")
+                .arg(&path)
+                .args(["-a"])
+                .spawn()
+                .unwrap(),
+        );
         // The file is made when everything is attached.
         let deadline = Instant::now() + Duration::from_secs(20);
         while !path.exists() {
@@ -470,11 +473,11 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
         }
         let kill = Command::new("kill")
             .arg(signal)
-            .arg(gdiag.id().to_string())
+            .arg(gdiag.pid())
             .status()
             .unwrap();
         assert!(kill.success());
-        assert_eq!(gdiag.wait().unwrap().code(), Some(0), "{signal}");
+        assert_eq!(gdiag.0.wait().unwrap().code(), Some(0), "{signal}");
         let r = Recorded::read(dir, &path);
         assert!(
             r.tasks().count() > 10,

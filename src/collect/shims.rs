@@ -297,12 +297,18 @@ fn find(proc_pid: u32) -> io::Result<Option<PathBuf>> {
     let device = memfd_device()?;
     // Read line by line and as bytes: there may be many, and file names are whatever they like.
     let maps = BufReader::new(File::open(format!("/proc/{proc_pid}/maps"))?);
+    let mut exiting = true;
     for line in maps.split(b'\n') {
+        exiting = false;
         if let Some(range) = shim_range(&line?, &device) {
             return Ok(Some(PathBuf::from(format!(
                 "/proc/{proc_pid}/map_files/{range}"
             ))));
         }
+    }
+    if exiting {
+        // Its memory is gone already, itself not yet.
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(None)
 }
