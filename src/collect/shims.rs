@@ -133,7 +133,12 @@ impl Shim {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|e| Refusal::of("cannot open its shared memory", &e))?;
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
+                    "cannot open its shared memory: {e}; run gdiag as root, or with CAP_CHECKPOINT_RESTORE"
+                )),
+                _ => Refusal::of("cannot open its shared memory", &e),
+            })?;
         let len = file
             .metadata()
             .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
