@@ -20,13 +20,13 @@
 #define GDIAG_COMM_LEN 16
 #define GDIAG_STACK_DEPTH 32
 
-/* Slots of a chunk. 16 B header + 169 * 24 B = 4072 B, one page with the ring's own header. */
-#define GDIAG_CHUNK_SLOTS 169
+/* Slots of a chunk. 8 B header + 170 * 24 B = 4088 B, one page with the ring's own header. */
+#define GDIAG_CHUNK_SLOTS 170
 
 enum gdiag_rec_type {
 	GDIAG_REC_CHUNK = 1,	/* struct gdiag_chunk, cut after its last used slot */
 	GDIAG_REC_TASK = 2,	/* struct gdiag_task: identity of a thread, and each change of it */
-	GDIAG_REC_EXIT = 3,	/* struct gdiag_exit */
+	GDIAG_REC_EXIT = 3,	/* struct gdiag_exit: a thread is no more, or has another id from now on */
 	GDIAG_REC_WAIT = 4,	/* struct gdiag_wait: a wait beyond the threshold has ended */
 	GDIAG_REC_STALL = 5,	/* struct gdiag_stall: direct reclaim or compaction */
 	GDIAG_REC_SIGNAL = 6,	/* struct gdiag_signal: a stop or continue signal was sent to a target */
@@ -73,7 +73,6 @@ struct gdiag_chunk {
 	unsigned int type;	/* GDIAG_REC_CHUNK */
 	unsigned short cpu;
 	unsigned short count;	/* used slots */
-	unsigned long long lost; /* slots lost on this CPU since the start, because the ring was full */
 	struct gdiag_slot slots[GDIAG_CHUNK_SLOTS];
 };
 
@@ -168,7 +167,7 @@ struct gdiag_enums {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct gdiag_slot) == 24, "slot");
-_Static_assert(sizeof(struct gdiag_chunk) == 16 + 24 * GDIAG_CHUNK_SLOTS, "chunk");
+_Static_assert(sizeof(struct gdiag_chunk) == 8 + 24 * GDIAG_CHUNK_SLOTS, "chunk");
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");

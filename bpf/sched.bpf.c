@@ -3,11 +3,16 @@
  * What the scheduler did to the target, to whoever ran instead of it, and who woke it.
  *
  * Only BTF tracepoints: they need no tracefs, no kprobe and no perf record, and an
- * empty one costs next to nothing. Costs and kernel facts: docs in src/collect/bpf.rs.
+ * empty one costs next to nothing. Linux 5.15 is the oldest: bpf_task_pt_regs.
  *
- * Locking: sched_switch, sched_waking and sched_migrate_task run with interrupts off,
- * and so does flush_cpu (in an IPI), so on one CPU they never interrupt each other and
- * may write the CPU's chunk without atomics. Everything else writes records of its own.
+ * Who writes what:
+ *  - A CPU's open chunk belongs to sched_switch, sched_waking and sched_wakeup_new. They
+ *    run with interrupts off, so on one CPU they never interrupt each other. flush_cpu
+ *    may be interrupted by them (see there), which is why there are two chunks.
+ *  - What is kept about a thread is written by sched_switch on the CPU that it leaves or
+ *    gets, and by whoever wakes or marks it, on any CPU, under no common lock. So each flag
+ *    is a byte of its own that is only ever set, and the queue is changed by exchanges.
+ *  - Everything else sends records of its own, which the ring buffers serialise.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -22,49 +27,46 @@ char LICENSE[] SEC("license") = "GPL";
 #define CLONE_THREAD 0x00010000
 #define MAX_CPUS 1024
 #define MAX_RINGS 64
-#define SHIM_COMM "gdiag-shim"	/* THREAD_NAME in cupti-shim/layout */
 
 /* Interrupts shorter than this are not worth a record: a switch costs more. */
 #define MIN_IRQ_NS 2000
 
 const volatile struct gdiag_config {
 	u64 wait_threshold_ns;	/* waits at least this long get a stack */
-	u32 rings;		/* ring buffers in use */
 	u32 cpus_per_ring;
 	u32 wakeup_bytes;	/* wake the reader when a ring holds this much */
+	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
 	u8 all;			/* every task is a target */
 	u8 follow;		/* children of targets are targets */
-	u8 pad[2];
-} cfg = { .wait_threshold_ns = 100000, .rings = 1, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20, .follow = 1 };
-
-enum {
-	T_TARGET = 1,
-	T_SEEN = 2,	/* its identity was sent */
-	T_WAITING = 4,	/* counted in waiting[wait_cpu]: runnable, not running */
-};
+	u8 pad[6];
+} cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20, .follow = 1 };
 
 struct task_data {
 	u64 off_ns;	/* when it was switched out; 0 while it runs or when unknown */
 	u64 stall_ns;	/* start of direct reclaim or compaction; 0 outside */
 	u32 min_flt;	/* at switch-in */
 	u32 maj_flt;
+	u32 queue;	/* 1 + the CPU that counts it in waiting[]; 0: none does */
 	u16 state;	/* at switch-out */
 	s16 nr;
-	u16 wait_cpu;
-	u8 flags;
-	u8 pad;
+	u8 target;
+	u8 seen;	/* its identity was sent */
+	u8 pad[6];
 };
 
 struct cpu_data {
-	struct gdiag_chunk chunk;
+	struct gdiag_chunk chunks[2];
 	u64 irq_start_ns;
 	u64 softirq_start_ns;
 	u32 irq_nr;
 	u32 softirq_nr;
+	u32 softirq_tid; /* the thread that it runs on top of, or as with PREEMPT_RT */
+	u32 open;	/* the chunk that is being filled */
+	u8 sending;	/* the other one is being sent */
 	u8 in_irq;	/* a handler with an irq number runs */
 	u8 in_softirq;
 	u8 in_vector;	/* a vector without a number runs: timer, function call, irq work */
-	u8 pad[5];
+	u8 pad[4];
 };
 
 /* Read by gdiag: what did not fit. */
@@ -116,7 +118,10 @@ struct {
 	__array(values, struct ring);
 } rings SEC(".maps");
 
-/* Runnable targets on each CPU's queue: while there are any, whoever runs there is of interest. */
+/*
+ * Targets on each CPU's queue that do not run: while there are any, whoever runs there is of
+ * interest. Every target is counted by at most one CPU, the one in its queue field.
+ */
 struct {
 	s32 n;
 	u32 pad[15];
@@ -159,6 +164,15 @@ static __always_inline void count_lost_record(void)
 		__sync_fetch_and_add(&l->records, 1);
 }
 
+static __always_inline void count_lost_slots(u32 n)
+{
+	u32 zero = 0;
+	struct cpu_losses *l = bpf_map_lookup_elem(&losses, &zero);
+
+	if (l)
+		__sync_fetch_and_add(&l->slots, n);
+}
+
 /*
  * A wakeup of the reader for each record costs up to 155 times the record (host.md 3.4),
  * so it is woken only when much is pending; otherwise it looks every 100 ms.
@@ -178,45 +192,63 @@ static __always_inline void send(void *rec, u64 size, bool urgent)
 		count_lost_record();
 }
 
+/*
+ * Sends the open chunk, while the other one is filled. Only flush_cpu can be interrupted in
+ * here; what then finds the other chunk full as well has nowhere to go.
+ */
 static __noinline int send_chunk(struct cpu_data *c)
 {
-	u32 zero = 0, count;
-	struct cpu_losses *l;
+	struct gdiag_chunk *chunk;
+	u32 open, count;
 	void *ring;
 	u64 size;
 
 	if (!c)
 		return 0;
-	count = c->chunk.count;
-	if (!count)
+	open = c->open & 1;
+	chunk = &c->chunks[open];
+	if (c->sending) {
+		count_lost_slots(chunk->count);
+		chunk->count = 0;
 		return 0;
+	}
+	if (!chunk->count)
+		return 0;
+	c->sending = 1;
+	barrier();
+	c->open = open ^ 1;
+	/* From here on an interrupt leaves this chunk alone. */
+	barrier();
+	count = chunk->count;
 	if (count > GDIAG_CHUNK_SLOTS)
 		count = GDIAG_CHUNK_SLOTS;
-	c->chunk.type = GDIAG_REC_CHUNK;
-	c->chunk.cpu = bpf_get_smp_processor_id();
-	size = sizeof(c->chunk) - sizeof(c->chunk.slots) + count * sizeof(struct gdiag_slot);
-	ring = my_ring();
-	if (!ring || bpf_ringbuf_output(ring, &c->chunk, size & 0xfff, wakeup_flags(ring))) {
-		c->chunk.lost += count;
-		l = bpf_map_lookup_elem(&losses, &zero);
-		if (l)
-			l->slots += count;
+	if (count) {
+		chunk->type = GDIAG_REC_CHUNK;
+		chunk->cpu = bpf_get_smp_processor_id();
+		size = sizeof(*chunk) - sizeof(chunk->slots) + count * sizeof(struct gdiag_slot);
+		ring = my_ring();
+		if (!ring || bpf_ringbuf_output(ring, chunk, size & 0xfff, wakeup_flags(ring)))
+			count_lost_slots(count);
+		chunk->count = 0;
 	}
-	c->chunk.count = 0;
+	barrier();
+	c->sending = 0;
 	return 0;
 }
 
-/* The next free slot of this CPU's chunk. Interrupts must be off. */
+/* The next free slot of this CPU's open chunk. Interrupts must be off. */
 static __always_inline struct gdiag_slot *next_slot(struct cpu_data *c)
 {
-	u32 i = c->chunk.count;
+	struct gdiag_chunk *chunk = &c->chunks[c->open & 1];
+	u32 i = chunk->count;
 
 	if (i >= GDIAG_CHUNK_SLOTS) {
 		send_chunk(c);
+		chunk = &c->chunks[c->open & 1];
 		i = 0;
 	}
-	c->chunk.count = i + 1;
-	return &c->chunk.slots[i];
+	chunk->count = i + 1;
+	return &chunk->slots[i];
 }
 
 static __always_inline u32 task_state(struct task_struct *t)
@@ -238,14 +270,17 @@ static __always_inline struct pt_regs *user_regs(struct task_struct *t)
 static __always_inline s16 syscall_nr(struct task_struct *t)
 {
 	struct pt_regs *regs = user_regs(t);
+	s64 nr;
 
 	if (!regs)
 		return GDIAG_NO_SYSCALL;
 #ifdef __TARGET_ARCH_arm64
-	return regs->syscallno;
+	nr = regs->syscallno;
 #else
-	return regs->orig_ax;
+	nr = (s64)regs->orig_ax;
 #endif
+	/* The program may have put any number there. */
+	return nr >= 0 && nr < 0x7fff ? nr : GDIAG_NO_SYSCALL;
 }
 
 static __always_inline bool is_throttled(struct task_struct *t)
@@ -272,12 +307,13 @@ static __always_inline void ids(struct pid *pid, u32 *inner, u32 *proc)
 
 static __always_inline bool is_shim(const char *comm)
 {
-	const char name[] = SHIM_COMM;
-
 #pragma unroll
-	for (int i = 0; i < (int)sizeof(name); i++)
-		if (comm[i] != name[i])
+	for (int i = 0; i < GDIAG_COMM_LEN; i++) {
+		if (comm[i] != cfg.shim_comm[i])
 			return false;
+		if (!comm[i])
+			break;
+	}
 	return true;
 }
 
@@ -291,7 +327,7 @@ static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 
 
 	if (!t || !d)
 		return 0;
-	d->flags |= T_SEEN;
+	d->seen = 1;
 	r.hdr.type = GDIAG_REC_TASK;
 	r.hdr.tid = BPF_CORE_READ(t, pid);
 	r.hdr.ts_ns = bpf_ktime_get_ns();
@@ -303,7 +339,7 @@ static __noinline int send_task(struct task_struct *t, struct task_data *d, u32 
 	ids(BPF_CORE_READ(t, thread_pid), &r.ns_tid, &r.proc_tid);
 	ids(BPF_CORE_READ(t, group_leader, thread_pid), &r.ns_pid, &r.proc_pid);
 	r.reason = reason;
-	r.target = !!(d->flags & T_TARGET);
+	r.target = d->target;
 	r.kthread = !!(BPF_CORE_READ(t, flags) & PF_KTHREAD);
 	r.on_cpu = BPF_CORE_READ(t, on_cpu);
 	r.state = task_state(t);
@@ -327,22 +363,14 @@ static __always_inline struct task_data *introduce(struct task_struct *t, struct
 			return 0;
 		d->nr = GDIAG_NO_SYSCALL;
 	}
-	if (!(d->flags & T_SEEN))
+	if (!d->seen)
 		send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
 	return d;
 }
 
-static __always_inline struct task_data *make_target(struct task_struct *t)
+static __always_inline bool is_target(struct task_data *d)
 {
-	struct task_data *d;
-
-	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (d && !(d->flags & T_TARGET)) {
-		if (!d->flags)
-			d->nr = GDIAG_NO_SYSCALL;
-		d->flags |= T_TARGET;
-	}
-	return d;
+	return d && d->target;
 }
 
 /* Masked for the verifier; a machine with more CPUs than MAX_CPUS only watches too much. */
@@ -351,21 +379,26 @@ static __always_inline s32 *waiting_on(u32 cpu)
 	return &waiting[cpu & (MAX_CPUS - 1)].n;
 }
 
+static __always_inline void dequeue(u32 queue)
+{
+	if (queue)
+		__sync_fetch_and_add(waiting_on(queue - 1), -1);
+}
+
+/*
+ * It waits for this CPU, and no longer for another. The count goes up before the thread is
+ * known to be in it, so that whoever takes it out again finds it there.
+ */
 static __always_inline void wait_begins(struct task_data *d, u32 cpu)
 {
-	if (d->flags & T_WAITING)
-		return;
-	d->flags |= T_WAITING;
-	d->wait_cpu = cpu;
 	__sync_fetch_and_add(waiting_on(cpu), 1);
+	dequeue(__sync_lock_test_and_set(&d->queue, cpu + 1));
 }
 
 static __always_inline void wait_ends(struct task_data *d)
 {
-	if (!(d->flags & T_WAITING))
-		return;
-	d->flags &= ~T_WAITING;
-	__sync_fetch_and_add(waiting_on(d->wait_cpu), -1);
+	if (d->queue)
+		dequeue(__sync_lock_test_and_set(&d->queue, 0));
 }
 
 static __always_inline u8 saturate(u32 n)
@@ -388,8 +421,8 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 		p = bpf_task_storage_get(&tasks, prev, 0, 0);
 	if (next->pid)
 		n = bpf_task_storage_get(&tasks, next, 0, 0);
-	pt = p && p->flags & T_TARGET;
-	nt = n && n->flags & T_TARGET;
+	pt = is_target(p);
+	nt = is_target(n);
 	watched = *waiting_on(cpu) > 0;
 	if (!pt && !nt && !watched && !cfg.all)
 		return 0;
@@ -417,7 +450,6 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 		flags |= GDIAG_SW_PREEMPT;
 
 	if (pt) {
-		wait_ends(p);
 		p->off_ns = now;
 		p->state = state;
 		p->nr = syscall_nr(prev);
@@ -435,6 +467,9 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 			if (is_throttled(prev))
 				flags |= GDIAG_SW_THROTTLED;
 			wait_begins(p, cpu);
+		} else {
+			/* Woken while it ran; and the last switch of a thread takes it out for good. */
+			wait_ends(p);
 		}
 	}
 	if (nt) {
@@ -464,7 +499,7 @@ int BPF_PROG(sched_switch_pre518, bool preempt, struct task_struct *prev, struct
  * Where the code that wakes someone runs. preempt_count would say it too, but a kernel
  * without CONFIG_KALLSYMS_ALL does not let BPF find it, so the interrupt hooks keep note.
  */
-static __always_inline u8 waker_context(struct cpu_data *c, u16 *vector)
+static __always_inline u8 waker_context(struct cpu_data *c, u32 waker, u16 *vector)
 {
 	*vector = 0;
 	if (c->in_irq) {
@@ -473,7 +508,8 @@ static __always_inline u8 waker_context(struct cpu_data *c, u16 *vector)
 	}
 	if (c->in_vector)
 		return GDIAG_CTX_TIMER;
-	if (c->in_softirq) {
+	/* With PREEMPT_RT softirqs are preempted like any thread. */
+	if (c->in_softirq && c->softirq_tid == waker) {
 		*vector = c->softirq_nr;
 		return GDIAG_CTX_SOFTIRQ;
 	}
@@ -531,6 +567,23 @@ static __noinline int send_wait(struct task_struct *t, struct task_data *d, u64 
 	return 0;
 }
 
+static __always_inline struct gdiag_slot *waking_slot(struct cpu_data *c, struct task_struct *wakee,
+						      struct task_struct *waker, u64 now)
+{
+	struct gdiag_slot *slot = next_slot(c);
+
+	slot->ts_ns = now;
+	slot->a = wakee->pid;
+	slot->b = waker->pid;
+	slot->kind = GDIAG_SLOT_WAKING;
+	slot->flags = GDIAG_CTX_TASK;
+	slot->state = 0;
+	slot->nr = GDIAG_NO_SYSCALL;
+	slot->min_flt = 0;
+	slot->maj_flt = 0;
+	return slot;
+}
+
 SEC("tp_btf/sched_waking")
 int BPF_PROG(sched_waking, struct task_struct *p)
 {
@@ -541,28 +594,21 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	u16 vector;
 	u64 now;
 
-	if (!(d && d->flags & T_TARGET) && !cfg.all)
+	if (!is_target(d) && !cfg.all)
 		return 0;
 	c = this_cpu();
 	if (!c)
 		return 0;
 	waker = bpf_get_current_task_btf();
 	now = bpf_ktime_get_ns();
-	slot = next_slot(c);
-	slot->ts_ns = now;
-	slot->a = p->pid;
-	slot->b = waker->pid;
-	slot->kind = GDIAG_SLOT_WAKING;
-	slot->flags = waker_context(c, &vector);
+	slot = waking_slot(c, p, waker, now);
+	slot->flags = waker_context(c, waker->pid, &vector);
 	slot->state = vector;
-	slot->nr = GDIAG_NO_SYSCALL;
-	slot->min_flt = 0;
-	slot->maj_flt = 0;
 	/* A waker of the same process is a target itself and known. */
 	if (slot->flags == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
 		introduce(waker, bpf_task_storage_get(&tasks, waker, 0, 0));
 
-	if (!d)
+	if (!is_target(d))
 		return 0;
 	wait_begins(d, p->wake_cpu);
 	if (d->off_ns && d->state && now - d->off_ns >= cfg.wait_threshold_ns)
@@ -575,10 +621,9 @@ int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest_cpu)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
 
-	if (d && d->flags & T_WAITING) {
-		wait_ends(d);
+	/* It is on a queue or being woken, so it cannot begin to run meanwhile. */
+	if (d && d->queue)
 		wait_begins(d, dest_cpu);
-	}
 	return 0;
 }
 
@@ -590,14 +635,17 @@ int BPF_PROG(task_newtask, struct task_struct *t, u64 clone_flags)
 
 	if (!cfg.all) {
 		d = bpf_task_storage_get(&tasks, parent, 0, 0);
-		if (!(d && d->flags & T_TARGET))
+		if (!is_target(d))
 			return 0;
 		if (!cfg.follow && !(clone_flags & CLONE_THREAD))
 			return 0;
 	}
-	d = make_target(t);
-	if (d)
+	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (d) {
+		d->nr = GDIAG_NO_SYSCALL;
+		d->target = 1;
 		send_task(t, d, GDIAG_TASK_NEW, parent->pid, 0);
+	}
 	return 0;
 }
 
@@ -606,38 +654,42 @@ SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(sched_wakeup_new, struct task_struct *p)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
-	struct task_struct *waker;
-	struct gdiag_slot *slot;
 	struct cpu_data *c;
 
-	if (!(d && d->flags & T_TARGET) && !cfg.all)
+	if (!is_target(d) && !cfg.all)
 		return 0;
 	c = this_cpu();
 	if (!c)
 		return 0;
-	waker = bpf_get_current_task_btf();
-	slot = next_slot(c);
-	slot->ts_ns = bpf_ktime_get_ns();
-	slot->a = p->pid;
-	slot->b = waker->pid;
-	slot->kind = GDIAG_SLOT_WAKING;
-	slot->flags = GDIAG_CTX_TASK;
-	slot->state = 0;
-	slot->nr = GDIAG_NO_SYSCALL;
-	slot->min_flt = 0;
-	slot->maj_flt = 0;
-	if (d)
+	waking_slot(c, p, bpf_get_current_task_btf(), bpf_ktime_get_ns());
+	if (is_target(d))
 		wait_begins(d, p->wake_cpu);
 	return 0;
 }
 
+static __always_inline void send_exit(u32 tid, u32 pid, s32 code)
+{
+	struct gdiag_exit r = {};
+
+	r.hdr.type = GDIAG_REC_EXIT;
+	r.hdr.tid = tid;
+	r.hdr.ts_ns = bpf_ktime_get_ns();
+	r.pid = pid;
+	r.exit_code = code;
+	send(&r, sizeof(r), false);
+}
+
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(sched_process_exec, struct task_struct *t)
+int BPF_PROG(sched_process_exec, struct task_struct *t, pid_t old_tid)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
 
-	if (d && d->flags & T_SEEN)
-		send_task(t, d, GDIAG_TASK_EXEC, 0, 0);
+	if (!d || !d->seen)
+		return 0;
+	/* A thread that is not the first of its process takes the first one's id. */
+	if (old_tid != t->pid)
+		send_exit(old_tid, t->tgid, 0);
+	send_task(t, d, GDIAG_TASK_EXEC, 0, 0);
 	return 0;
 }
 
@@ -646,7 +698,7 @@ int BPF_PROG(task_rename, struct task_struct *t, const char *comm)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
 
-	if (d && d->flags & T_SEEN)
+	if (d && d->seen)
 		send_task(t, d, GDIAG_TASK_RENAME, 0, comm);
 	return 0;
 }
@@ -655,21 +707,14 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sched_process_exit, struct task_struct *t)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
-	struct gdiag_exit r = {};
 
-	if (!d || !(d->flags & T_SEEN))
-		return 0;
-	r.hdr.type = GDIAG_REC_EXIT;
-	r.hdr.tid = t->pid;
-	r.hdr.ts_ns = bpf_ktime_get_ns();
-	r.pid = t->tgid;
-	r.exit_code = t->exit_code;
-	send(&r, sizeof(r), false);
+	if (d && d->seen)
+		send_exit(t->pid, t->tgid, t->exit_code);
 	return 0;
 }
 
+/* From here to there: SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU. */
 #define SIGCONT 18
-#define SIGSTOP 19
 #define SIGTTOU 22
 
 SEC("tp_btf/signal_generate")
@@ -682,7 +727,7 @@ int BPF_PROG(signal_generate, int sig, struct kernel_siginfo *info, struct task_
 	if (sig < SIGCONT || sig > SIGTTOU)
 		return 0;
 	d = bpf_task_storage_get(&tasks, t, 0, 0);
-	if (!(d && d->flags & T_TARGET))
+	if (!is_target(d))
 		return 0;
 	sender = bpf_get_current_task_btf();
 	r.hdr.type = GDIAG_REC_SIGNAL;
@@ -704,16 +749,19 @@ static __always_inline void send_irq(u64 start, u8 ctx, u32 vector)
 	struct task_data *d;
 	u64 dur;
 
+	/* Most interrupts find an idle CPU. */
+	if (!start || !victim->pid)
+		return;
 	dur = bpf_ktime_get_ns() - start;
-	if (!start || dur < MIN_IRQ_NS || !victim->pid)
+	if (dur < MIN_IRQ_NS)
 		return;
 	d = bpf_task_storage_get(&tasks, victim, 0, 0);
-	if (!(d && d->flags & T_TARGET) && !cfg.all)
+	if (!is_target(d) && !cfg.all)
 		return;
 	r.hdr.type = GDIAG_REC_IRQ;
 	r.hdr.tid = victim->pid;
 	r.hdr.ts_ns = start;
-	r.dur_ns = dur;
+	r.dur_ns = dur > 0xffffffff ? 0xffffffff : dur;
 	r.cpu = cpu;
 	r.ctx = ctx;
 	r.vector = vector;
@@ -754,6 +802,7 @@ int BPF_PROG(softirq_entry, unsigned int vector)
 	if (c) {
 		c->in_softirq = 1;
 		c->softirq_nr = vector;
+		c->softirq_tid = bpf_get_current_task_btf()->pid;
 		c->softirq_start_ns = bpf_ktime_get_ns();
 	}
 	return 0;
@@ -772,6 +821,7 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 	return 0;
 }
 
+#ifdef __TARGET_ARCH_x86
 /* x86 runs these without an irq number. They do not nest on a CPU: interrupts are off. */
 #define VECTOR(name)                                      \
 	SEC("tp_btf/" #name "_entry")                     \
@@ -797,13 +847,14 @@ VECTOR(local_timer)
 VECTOR(call_function)
 VECTOR(call_function_single)
 VECTOR(irq_work)
+#endif
 
 static __always_inline int stall_begins(void)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
 	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
 
-	if (d && d->flags & T_TARGET)
+	if (is_target(d))
 		d->stall_ns = bpf_ktime_get_ns();
 	return 0;
 }
@@ -882,17 +933,22 @@ int mark_targets(struct bpf_iter__task *ctx)
 	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
 	if (!cfg.all && (!proc_pid || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
 		return 0;
-	d = make_target(t);
-	if (!d || d->flags & T_SEEN)
+	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!d || d->target)
 		return 0;
 	d->min_flt = t->min_flt;
 	d->maj_flt = t->maj_flt;
 	d->nr = syscall_nr(t);
+	d->target = 1;
+	/* Also when it was sent before: as a stranger, that ran beside a thread marked earlier. */
 	send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
 	return 0;
 }
 
-/* Run by gdiag on each CPU in turn, before it reads: hands out the CPU's open chunk. */
+/*
+ * Run by gdiag on each CPU in turn, before it reads: hands out the CPU's open chunk. On other
+ * CPUs it runs in an IPI, but on gdiag's own the kernel calls it with interrupts on.
+ */
 SEC("raw_tp")
 int flush_cpu(void *ctx)
 {

@@ -487,7 +487,8 @@ pub enum LossSource {
     Bpf(Cpu),
     /// The shim's ring was full.
     ShimRing(Pid),
-    /// CUPTI says that it dropped records, or had no buffer to put them in.
+    /// CUPTI says that it dropped records, or had no buffer to put them in. Without a count: none
+    /// came back, because another tool took CUPTI over or a kernel held them back to the end.
     Cupti(Pid),
     /// The wall clock, which CUPTI stamps with, was stepped: GPU times of that moment are unsure.
     ClockStep,

@@ -1,18 +1,20 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
-use crate::collect::shims::{Refusal, Shim, Shims};
+use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
-use crate::decode::sched::{Lookup, RawWait};
+use crate::decode::sched::{Batch, Lookup, RawWait};
 use crate::event::{Define, Event, Exit, Pid, Process, ShimState, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
 use crate::symbolize::KernelSymbols;
@@ -37,6 +39,8 @@ const WARNINGS: usize = 20;
 #[derive(Debug)]
 pub struct Session {
     bpf: Bpf,
+    /// What the kernel side sent and nobody took yet.
+    batch: Rc<RefCell<Batch>>,
     shims: Shims,
     gpu: GpuDecoder,
     names: Names,
@@ -78,9 +82,12 @@ impl Session {
     pub fn start(plan: &Plan, sink: &mut dyn FnMut(Event)) -> Result<Session> {
         let mut lookup = Resolver::default();
         lookup.symbols.load();
-        let bpf = Bpf::start(plan)?;
+        let batch = Rc::new(RefCell::new(Batch::default()));
+        let sent = Rc::clone(&batch);
+        let bpf = Bpf::start(plan, move |bytes| sent.borrow_mut().add(bytes))?;
         let mut session = Session {
             bpf,
+            batch,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
             names: Names::default(),
@@ -181,7 +188,7 @@ impl Session {
         }
         self.kernel_events(sink)?;
         self.kernel_losses(sink)?;
-        let malformed = self.gpu.malformed + self.bpf.batch().malformed;
+        let malformed = self.gpu.malformed + self.batch.borrow().malformed;
         if malformed > 0 {
             self.warn(format!(
                 "{malformed} records could not be understood and were left out"
@@ -213,9 +220,11 @@ impl Session {
     fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         let limit = self.bpf.read()?;
         let (gpu, seen, alive) = (&mut self.gpu, &mut self.seen, &mut self.alive);
-        self.bpf
-            .batch()
-            .take_until(limit, &mut self.names, &mut self.lookup, &mut |event| {
+        self.batch.borrow_mut().take_until(
+            limit,
+            &mut self.names,
+            &mut self.lookup,
+            &mut |event| {
                 match &event {
                     Event::Task(task) if task.target => {
                         seen.target_threads += 1;
@@ -229,7 +238,8 @@ impl Session {
                     _ => {}
                 }
                 sink(event);
-            });
+            },
+        );
         for news in std::mem::take(&mut self.lookup.news) {
             match news {
                 // Before the description: a process with a shim may be short-lived.
@@ -301,9 +311,9 @@ impl Session {
     }
 
     fn shim_is(&mut self, pid: Pid, state: ShimState, reason: String, sink: &mut dyn FnMut(Event)) {
-        let facts = gpu::ShimFacts {
+        let facts = ShimFacts {
             reason,
-            ..gpu::ShimFacts::default()
+            ..ShimFacts::default()
         };
         let event = gpu::shim_event(
             clock::monotonic(),

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
 
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -333,6 +334,37 @@ fn a_running_process_is_recorded_with_the_state_it_was_in() {
     assert_eq!(r.tasks().filter(|t| t.target).count(), 1);
 }
 
+/// Check that threads which run while gdiag attaches, and so are seen before they are marked, are not
+/// taken for strangers.
+#[test]
+fn every_thread_of_the_machine_is_a_target() {
+    if !can_record() {
+        return;
+    }
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let done = AtomicBool::new(false);
+    let (r, busy) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                    Tid(nix::unistd::gettid().as_raw().cast_unsigned())
+                })
+            })
+            .collect();
+        let r = recorded(&["-a", "-d", "200ms"]);
+        done.store(true, Ordering::Relaxed);
+        let busy: Vec<Tid> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        (r, busy)
+    });
+    for tid in busy {
+        let last = r.tasks().filter(|t| t.tid == tid).last();
+        assert!(last.is_some_and(|t| t.target), "{last:?}");
+    }
+}
+
 #[test]
 fn a_pid_inside_a_container_is_translated() {
     if !can_record() {
@@ -449,6 +481,55 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
             "{signal}: the whole machine was recorded"
         );
     }
+}
+
+#[test]
+fn a_signal_after_the_recording_goes_to_the_command() {
+    if !can_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.data");
+    let mut gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+        .arg("record")
+        .arg("-o")
+        .arg(&path)
+        .args(["-d", "50ms", "--", "sleep", "30"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(gdiag.stderr.take().unwrap()).lines();
+    assert!(lines.any(|l| l.unwrap().contains("the command runs on")));
+    let kill = Command::new("kill").arg(gdiag.id().to_string()).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(gdiag.wait().unwrap().code(), Some(128 + 15));
+}
+
+#[test]
+fn nohup_lets_a_recording_outlive_its_terminal() {
+    if !can_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.data");
+    let script = format!(
+        "trap '' HUP; {} record -o {} -- sh -c 'kill -HUP $PPID; sleep 0.2; kill -USR1 $PPID; sleep 0.2; exit 7'",
+        env!("CARGO_BIN_EXE_gdiag"),
+        path.display()
+    );
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("the command runs on"), "{stderr}");
+    // It was still there for the second signal.
+    assert!(
+        stderr.contains("No GPU activity in this recording"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -32,8 +32,9 @@ pub(crate) enum Seen {
     Sent,
     /// Not one that gdiag wants.
     Unwanted,
-    /// The API call that the shim made to see whether its records still come back.
-    Probe,
+    /// The API call that the shim made at this time (CUPTI's clock) to see whether its records
+    /// still come back.
+    Probe(u64),
     /// Of a kind that this version does not know, or shorter than its kind can be.
     Unknown,
 }
@@ -88,7 +89,7 @@ impl Decoder {
                     Domain::Runtime
                 };
                 if self.probe == Some((r.thread, r.cbid)) && domain == Domain::Driver {
-                    return Seen::Probe;
+                    return Seen::Probe(r.start);
                 }
                 if api::lookup(domain, r.cbid).is_none() {
                     return Seen::Unwanted;

@@ -13,6 +13,7 @@
 //! a callback, let a panic out, `cuptiFinalize`, or free memory that CUPTI may hold. Whatever
 //! fails, the program runs on and the reason is in the shared memory.
 
+mod beat;
 mod cupti;
 mod decode;
 mod launcher;
@@ -22,6 +23,7 @@ mod pool;
 mod session;
 mod shared;
 mod sys;
+mod watch;
 mod worker;
 
 use std::env;

@@ -1,8 +1,11 @@
 //! Records on their way into the ring, with a count of those that did not fit.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use gdiag_shim_layout::{kind, Control, DeviceRecord, LostRecord, RecordHeader, StateRecord};
+use gdiag_shim_layout::{
+    kind, state, Control, DeviceRecord, LostRecord, RecordHeader, StateRecord,
+};
 use zerocopy::IntoBytes;
 
 use crate::cupti::Device;
@@ -12,6 +15,9 @@ use crate::shared::Shared;
 /// `aux` of a [`LostRecord`].
 const RING_FULL: u32 = 0;
 const DROPPED_BY_CUPTI: u32 = 1;
+
+/// So many are kept as long as the ring is full: the last say where the shim stands.
+const UNTOLD_STATES: usize = 16;
 
 /// Lost records of one kind that gdiag was not told about yet.
 #[derive(Debug, Default)]
@@ -38,21 +44,25 @@ impl Loss {
         if self.count == 0 {
             return;
         }
-        let hdr = RecordHeader {
-            size: size_of::<LostRecord>() as u16,
-            kind: kind::LOST,
-            aux,
-        };
-        let record = LostRecord {
-            hdr,
-            count: self.count,
-            from: self.from,
-            to: self.to,
-        };
-        if shared.push(record.as_bytes()) {
+        if push_loss(shared, aux, self.count, self.from, self.to) {
             *self = Loss::default();
         }
     }
+}
+
+fn push_loss(shared: &mut Shared, aux: u32, count: u64, from: u64, to: u64) -> bool {
+    let hdr = RecordHeader {
+        size: size_of::<LostRecord>() as u16,
+        kind: kind::LOST,
+        aux,
+    };
+    let record = LostRecord {
+        hdr,
+        count,
+        from,
+        to,
+    };
+    shared.push(record.as_bytes())
 }
 
 #[derive(Debug)]
@@ -60,8 +70,10 @@ pub(crate) struct Output {
     shared: Shared,
     ring: Loss,
     cupti: Loss,
-    /// A state that gdiag was not told in the ring yet.
-    state: Option<StateRecord>,
+    /// A time whose records did not come to us; not told yet.
+    silence: Option<Span>,
+    /// States that gdiag was not told in the ring yet.
+    states: VecDeque<StateRecord>,
 }
 
 impl Output {
@@ -70,7 +82,8 @@ impl Output {
             shared,
             ring: Loss::default(),
             cupti: Loss::default(),
-            state: None,
+            silence: None,
+            states: VecDeque::new(),
         }
     }
 
@@ -82,6 +95,7 @@ impl Output {
     pub(crate) fn begin_session(&mut self) {
         self.ring = Loss::default();
         self.cupti = Loss::default();
+        self.silence = None;
         let control = self.control();
         for counter in [
             &control.lost_ring,
@@ -97,23 +111,51 @@ impl Output {
     /// Says the state and why, in the control block at once and in the ring in order.
     pub(crate) fn set_state(&mut self, state: u32, reason: &str, time: u64) {
         self.shared.set_state(state, reason);
+        self.pass_through(state, time);
+    }
+
+    /// Says in the ring that the state was this for a moment, for the reason that is given now.
+    fn pass_through(&mut self, state: u32, time: u64) {
         let hdr = RecordHeader {
             size: size_of::<StateRecord>() as u16,
             kind: kind::STATE,
             aux: state,
         };
-        self.state = Some(StateRecord { hdr, time });
+        self.states.push_back(StateRecord { hdr, time });
+        if self.states.len() > UNTOLD_STATES {
+            self.states.pop_front();
+        }
         self.catch_up();
+    }
+
+    /// Says a state that is the last for now, and that it came by way of being busy, for this
+    /// reason. gdiag reads no further than the last state, and takes the reason from the control
+    /// block; so that goes first, and the state last.
+    pub(crate) fn set_last_state(&mut self, state: u32, busy: &str, time: u64) {
+        let before = self.control().state.load(Ordering::Relaxed);
+        self.shared.set_state(before, busy);
+        if before != state::BUSY && state != state::BUSY {
+            self.pass_through(state::BUSY, time);
+        }
+        if state != before {
+            self.set_state(state, busy, time);
+        }
     }
 
     /// Sends what did not fit when it was due.
     pub(crate) fn catch_up(&mut self) {
         self.ring.send(&mut self.shared, RING_FULL);
         self.cupti.send(&mut self.shared, DROPPED_BY_CUPTI);
-        if let Some(state) = self.state {
-            if self.shared.push(state.as_bytes()) {
-                self.state = None;
+        if let Some(span) = self.silence {
+            if push_loss(&mut self.shared, DROPPED_BY_CUPTI, 0, span.start, span.end) {
+                self.silence = None;
             }
+        }
+        while let Some(state) = self.states.front() {
+            if !self.shared.push(state.as_bytes()) {
+                break;
+            }
+            self.states.pop_front();
         }
         self.shared.note_peak();
     }
@@ -125,6 +167,13 @@ impl Output {
                 .fetch_add(count, Ordering::Relaxed);
             self.cupti.add(count, span);
         }
+    }
+
+    /// Nobody knows how many records of this time there were: they did not come to us.
+    pub(crate) fn silent(&mut self, span: Span) {
+        let start = self.silence.map_or(span.start, |s| s.start.min(span.start));
+        self.silence = Some(Span { start, ..span });
+        self.catch_up();
     }
 
     pub(crate) fn unknown_record(&self) {
@@ -166,7 +215,10 @@ impl Sink for Output {
 
 #[cfg(test)]
 mod tests {
-    use gdiag_shim_layout::state;
+    use std::ptr::{self, NonNull};
+
+    use gdiag_shim_layout::ring::{Consumer, Scratch};
+    use zerocopy::FromBytes;
 
     use super::*;
 
@@ -227,13 +279,72 @@ mod tests {
         while out.send(&RECORD, at(0)) {}
         out.set_state(state::PAUSED, "no sign of life", 7);
         assert_eq!(out.control().state.load(Ordering::Relaxed), state::PAUSED);
-        assert!(out.state.is_some());
+        assert_eq!(out.states.len(), 1);
         out.control().tail.store(
             out.control().head.load(Ordering::Relaxed),
             Ordering::Release,
         );
         out.catch_up();
-        assert!(out.state.is_none());
+        assert!(out.states.is_empty());
+    }
+
+    /// What gdiag would read, in order.
+    fn told(out: &mut Output) -> Vec<(u16, u32)> {
+        let (base, len) = (ptr::from_ref(out.control()).cast_mut().cast(), 4096 + 4096);
+        // SAFETY: the memory of `out`, which lives longer; nobody else reads it.
+        let mut consumer = unsafe { Consumer::new(NonNull::new(base).unwrap(), len).unwrap() };
+        let mut told = Vec::new();
+        consumer
+            .drain(&mut Scratch::default(), |kind, bytes| {
+                told.push((kind, RecordHeader::read_from_prefix(bytes).unwrap().0.aux));
+            })
+            .unwrap();
+        told
+    }
+
+    #[test]
+    fn a_silence_is_told_before_the_state_that_explains_it() {
+        let mut out = Output::new(Shared::create(4096).unwrap());
+        out.set_state(state::ACTIVE, "", 1);
+        out.silent(Span { start: 5, end: 9 });
+        out.set_last_state(state::FINISHED, "taken", 9);
+        let expected = [
+            (kind::STATE, state::ACTIVE),
+            (kind::LOST, DROPPED_BY_CUPTI),
+            (kind::STATE, state::BUSY),
+            (kind::STATE, state::FINISHED),
+        ];
+        assert_eq!(told(&mut out), expected);
+        let control = out.control();
+        assert_eq!(control.state.load(Ordering::Relaxed), state::FINISHED);
+        assert_eq!(control.reason.get(&mut [0; 256]), b"taken");
+        assert_eq!(control.lost_cupti.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_last_state_of_a_busy_shim_says_busy_once() {
+        let mut out = Output::new(Shared::create(4096).unwrap());
+        for last in [state::BUSY, state::BUSY, state::DORMANT] {
+            out.set_last_state(last, "taken", 9);
+        }
+        let expected = [(kind::STATE, state::BUSY), (kind::STATE, state::DORMANT)];
+        assert_eq!(told(&mut out), expected);
+    }
+
+    #[test]
+    fn silences_that_do_not_fit_are_told_later_as_one() {
+        let mut out = Output::new(Shared::create(4096).unwrap());
+        while out.send(&RECORD, at(0)) {}
+        out.ring = Loss::default();
+        out.silent(Span { start: 5, end: 9 });
+        out.silent(Span { start: 20, end: 30 });
+        assert_eq!(out.silence, Some(Span { start: 5, end: 30 }));
+        out.control().tail.store(
+            out.control().head.load(Ordering::Relaxed),
+            Ordering::Release,
+        );
+        out.catch_up();
+        assert_eq!(out.silence, None);
     }
 
     #[test]

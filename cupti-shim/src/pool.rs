@@ -122,6 +122,12 @@ pub(crate) fn drain(mut read: impl FnMut(*mut u8, usize)) -> usize {
     count
 }
 
+/// Whether CUPTI has buffers that it has not given back.
+pub(crate) fn is_out() -> bool {
+    let here = FREE.load(Ordering::Relaxed) | DONE.load(Ordering::Relaxed);
+    here.count_ones() < MADE.load(Ordering::Relaxed)
+}
+
 /// Times the pool was empty and records discarded for it, ever.
 pub(crate) fn losses() -> (u64, u64) {
     (
@@ -276,6 +282,7 @@ mod tests {
         reserve(no_record).unwrap();
         reserve(no_record).unwrap();
         assert_eq!(FREE.load(Ordering::Relaxed).count_ones(), FIRST_BUFFERS);
+        assert!(!is_out());
 
         let first: Vec<_> = (0..FIRST_BUFFERS).map(|_| request()).collect();
         assert!(first.iter().all(|(_, size)| *size == BUFFER_BYTES));
@@ -291,6 +298,7 @@ mod tests {
             complete(*buffer, n * 8);
         }
         complete(ptr::null_mut(), 8);
+        assert!(!is_out(), "all are back, if not read yet");
         let mut seen = Vec::new();
         assert_eq!(
             drain(|buffer, valid| seen.push((buffer, valid))),
@@ -319,6 +327,7 @@ mod tests {
             held.push(buffer);
         }
         assert_eq!(held.len(), MAX_BUFFERS as usize);
+        assert!(is_out());
         held.sort_unstable();
         held.dedup();
         assert_eq!(held.len(), MAX_BUFFERS as usize, "no buffer twice");

@@ -7,7 +7,7 @@
 //! CUPTI and would lose its records to us, and the shim stays out of its way.
 //!
 //! What this cannot see: a tool that uses the activity API without a subscription, as the
-//! shim does. What comes later is noticed by a probe, see [`crate::worker`].
+//! shim does. What comes later is noticed by a probe, see [`crate::watch`].
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -191,6 +191,11 @@ impl Cupti {
             }
         }
         Ok(refused)
+    }
+
+    /// Whether another tool has a subscription now.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.ask_for_room(), Err(refusal) if refusal.state == state::BUSY)
     }
 
     /// Whether another tool holds CUPTI: see the module's documentation.

@@ -1,33 +1,31 @@
 //! The shim's thread: it alone reads CUPTI's buffers and writes the ring.
 //!
 //! A dormant shim sleeps on a futex in the shared memory and costs nothing. A collecting one
-//! looks at everything ten times a second: what CUPTI has complete, what the collector wants,
+//! looks at everything a few times a second: what CUPTI has complete, what the collector wants,
 //! whether the collector is alive, and whether another tool has taken CUPTI over.
 //!
-//! Whoever registers buffer callbacks last gets the records, and nobody is told. So the shim
-//! makes a harmless CUDA call once a second and looks whether its record comes back. Where
-//! buffers are shared between threads (before CUDA 13) one long kernel can hold it back, too;
-//! therefore a few have to stay away, and nothing else may have come. A tool that takes over and
-//! is done within that time is not noticed; its time is then a hole without a mark.
+//! What did not come to us is said to be lost from the last moment of which all records came. It
+//! is said when it is certain: what only seems to be lost may yet come, whole. A tool that holds a
+//! subscription and gives it back has let CUPTI go, and collecting goes on. One that holds none
+//! cannot be told from one that has finished, and is left alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use gdiag_shim_layout::{state, BEAT_TIMEOUT_MS, FLUSH_MS};
+use gdiag_shim_layout::{state, FLUSH_MS};
 
+use crate::beat::Beat;
 use crate::cupti::{Driver, SUCCESS};
 use crate::decode::{Decoder, Seen, Span};
 use crate::launcher::Launcher;
 use crate::output::Output;
 use crate::session::{self, Cupti, Refusal, PROBE_CBID};
 use crate::shared::Shared;
+use crate::watch::{Verdict, Watch};
 use crate::{pool, sys};
 
 const MS: u64 = 1_000_000;
 
-/// A launched command collects before gdiag has found its shim. Give that more time than a beat,
-/// as long as gdiag lives.
-const FIRST_BEAT_TIMEOUT_MS: u64 = 5_000;
 /// A launched program that ends before gdiag has found its shim waits for it so long: what is in
 /// the ring would be lost with the process. Less than an exit is given in all.
 const FOUND_WITHIN_MS: u64 = 150;
@@ -40,14 +38,18 @@ const LONG_PAUSE_AFTER_MS: u64 = 10_000;
 const REFUSED_MS: u64 = 1_000;
 /// How often a tool that holds CUPTI is asked again.
 const BUSY_RETRY_MS: u64 = 5_000;
-/// How often the shim makes a call of its own to see whether its record comes back…
-const PROBE_MS: u64 = 1_000;
-/// …and how many in a row may stay away, when nothing else comes back either.
-const PROBES_UNANSWERED: u32 = 3;
+/// A buffer with an operation that runs when collecting ends is waited for so long.
+const LAST_BUFFERS_MS: u64 = 250;
+/// How often a shim whose records do not come looks whether they do again.
+const SILENT_MS: u64 = 1_000;
+/// A tool that has not held a subscription when it was looked for so many times holds none.
+const LOOKS_FOR_HOLDER: u32 = 3;
 
 const NO_BEAT: &str = "gdiag gives no sign of life; collecting goes on when it does";
-const TAKEN_OVER: &str = "records stopped coming back: another tool has taken over CUPTI's buffers, \
-                          as torch.profiler does when it starts, or one kernel keeps them all from completing";
+const TAKEN_OVER: &str = "another tool has taken CUPTI over, as torch.profiler does when it starts";
+const SEEMS_TAKEN: &str =
+    "records stopped coming back: another tool has taken CUPTI over, or one kernel keeps \
+                           them all from completing";
 const SHUT_DOWN: &str = "another tool has shut CUPTI down in this process";
 
 /// Set by the exit handler, and answered by [`EXIT_DONE`].
@@ -74,39 +76,20 @@ enum Phase {
 struct Active {
     /// Times are CLOCK_MONOTONIC ns.
     next_flush: u64,
-    next_probe: u64,
-    /// Probes since a buffer came back.
-    unanswered: u32,
-    /// Too many of them: another tool seems to have the buffers now.
-    taken: bool,
+    watch: Watch,
+    /// What was last said of it.
+    said: Verdict,
+    holder: Holder,
     /// CUPTI's clock when losses were last asked for.
     losses_asked: u64,
 }
 
-/// The last beat, and when it was seen to move (CLOCK_MONOTONIC ns).
-#[derive(Debug)]
-struct Beat {
-    value: u64,
-    at: u64,
-    ever: bool,
-}
-
-impl Beat {
-    fn look(&mut self, value: u64, now: u64) -> bool {
-        if value != self.value {
-            *self = Beat {
-                value,
-                at: now,
-                ever: true,
-            };
-        }
-        let timeout = if self.ever {
-            BEAT_TIMEOUT_MS
-        } else {
-            FIRST_BEAT_TIMEOUT_MS
-        };
-        now.saturating_sub(self.at) < timeout * MS
-    }
+/// What is known of the tool that has taken CUPTI over.
+#[derive(Clone, Copy, Debug)]
+enum Holder {
+    /// It was not seen to hold a subscription, and is looked for so many times more.
+    Sought(u32),
+    Seen,
 }
 
 #[derive(Debug)]
@@ -121,8 +104,8 @@ pub(crate) struct Worker {
     /// Who launched the program and has not found the shim yet.
     launcher: Option<Launcher>,
     devices_sent: bool,
-    /// A probe came back at least once, so that its absence means something.
-    probe_works: bool,
+    /// The record of a call of the shim's own came back at least once.
+    calls_come_back: bool,
     /// The pool's counters when the session began and when they were last reported.
     empty_before: u64,
     discarded_before: u64,
@@ -137,14 +120,10 @@ impl Worker {
             driver: None,
             phase: Phase::Dormant,
             session: 0,
-            beat: Beat {
-                value: 0,
-                at: sys::monotonic(),
-                ever: false,
-            },
+            beat: Beat::none(sys::monotonic()),
             launcher: None,
             devices_sent: false,
-            probe_works: false,
+            calls_come_back: false,
             empty_before: 0,
             discarded_before: 0,
         }
@@ -178,6 +157,7 @@ impl Worker {
         if let Some(cupti) = &self.cupti {
             cupti.stop();
         }
+        self.tell_silence();
         self.phase = Phase::Refused { retry: None };
         self.out
             .set_state(state::FAILED, "internal error of the shim", self.now());
@@ -190,7 +170,7 @@ impl Worker {
         let beat = control.beat.load(Ordering::Relaxed);
         let now = sys::monotonic();
         let mut alive = self.beat.look(beat, now);
-        if self.beat.ever {
+        if self.beat.was_seen() {
             self.launcher = None;
         } else if let Some(launcher) = &self.launcher {
             alive = alive && launcher.is_alive();
@@ -202,21 +182,26 @@ impl Worker {
         match &self.phase {
             Phase::Dormant if wanted == 0 => self.sleep(0, None),
             Phase::Dormant => self.resume(now),
-            _ if wanted == 0 => {
-                self.stop();
-                self.lie_down();
+            Phase::Active(_) if wanted == 0 => {
+                let busy = self.stop();
+                self.phase = Phase::Dormant;
+                self.end(state::DORMANT, busy);
             }
-            Phase::Active(active) if active.taken && new_session => self.resume(now),
-            // To begin again with the next beat would take CUPTI away from the other tool.
-            Phase::Active(active) if active.taken && !alive => {
-                self.stop();
-                self.phase = Phase::Refused { retry: None };
+            _ if wanted == 0 => self.lie_down(),
+            Phase::Active(active) if active.said != Verdict::Good && new_session => {
+                self.resume(now);
             }
-            Phase::Active(_) if !alive => {
-                self.stop();
-                self.phase = Phase::Paused { since: now };
-                self.out.set_state(state::PAUSED, NO_BEAT, self.now());
-            }
+            Phase::Active(_) if !alive => match self.stop() {
+                None => {
+                    self.phase = Phase::Paused { since: now };
+                    self.out.set_state(state::PAUSED, NO_BEAT, self.now());
+                }
+                // To begin again with the next beat would take CUPTI away from the other tool.
+                Some(reason) => {
+                    self.phase = Phase::Refused { retry: None };
+                    self.end(state::BUSY, Some(reason));
+                }
+            },
             Phase::Active(_) => self.collect(now),
             Phase::Paused { .. } if alive => self.resume(now),
             Phase::Paused { since } => {
@@ -246,9 +231,7 @@ impl Worker {
 
     /// A collector asked, or its beat is back.
     fn resume(&mut self, now: u64) {
-        // It has the usual time for its next beat.
-        self.beat.at = now;
-        self.beat.ever = true;
+        self.beat.expect_the_next(now);
         self.begin(false);
     }
 
@@ -279,15 +262,16 @@ impl Worker {
     fn begin(&mut self, early: bool) {
         match self.try_begin(early) {
             Ok(()) => {
-                let now = sys::monotonic();
+                let own_buffer = self.cupti.as_ref().is_some_and(Cupti::has_thread_buffers);
+                let now = self.now();
                 self.phase = Phase::Active(Active {
-                    next_flush: now + FLUSH_MS * MS,
-                    next_probe: now + PROBE_MS * MS,
-                    unanswered: 0,
-                    taken: false,
-                    losses_asked: self.now(),
+                    next_flush: sys::monotonic() + FLUSH_MS * MS,
+                    watch: Watch::new(own_buffer, self.calls_come_back, now),
+                    said: Verdict::Good,
+                    holder: Holder::Sought(LOOKS_FOR_HOLDER),
+                    losses_asked: now,
                 });
-                self.out.set_state(state::ACTIVE, "", self.now());
+                self.out.set_state(state::ACTIVE, "", now);
             }
             Err(refusal) => self.refuse(&refusal),
         }
@@ -339,42 +323,115 @@ impl Worker {
         Ok(())
     }
 
-    /// Turns CUPTI off and passes on what it still has.
-    fn stop(&mut self) {
-        let Some(cupti) = self.cupti.clone() else {
-            return;
-        };
-        if !matches!(self.phase, Phase::Active(_)) {
-            return;
+    /// Turns CUPTI off and passes on what it still has. Returns why another tool has it, if one has.
+    fn stop(&mut self) -> Option<&'static str> {
+        let cupti = self.cupti.clone()?;
+        if !self.settle(false) {
+            self.tell_silence();
+            return Some(SHUT_DOWN);
         }
-        self.probe();
-        cupti.flush(false);
-        self.drain();
-        // Kinds are turned off for all tools, so not when another one has just taken over.
-        if !(cupti.has_thread_buffers() && self.unanswered() > 0) {
+        // Kinds are turned off for all tools, so not when another one has them now.
+        let taken = self.is_silent() && (cupti.has_thread_buffers() || cupti.is_held());
+        if !taken {
             cupti.stop();
-            cupti.flush(false);
-            self.drain();
+            self.last_buffers(&cupti);
         }
         self.report_losses();
+        // What has not come by now does not come to this collector.
+        let silent = self.is_silent();
+        if silent {
+            self.tell_silence();
+        }
         self.out.catch_up();
+        match self.said() {
+            _ if !silent => None,
+            _ if taken => Some(TAKEN_OVER),
+            Verdict::Good => None,
+            Verdict::Suspect => Some(SEEMS_TAKEN),
+            Verdict::Gone => Some(TAKEN_OVER),
+        }
     }
 
-    /// Makes a call whose record should come back with the next flush.
+    /// Nothing is added to buffers any more; they come when their operations have ended.
+    fn last_buffers(&mut self, cupti: &Cupti) {
+        let deadline = sys::monotonic() + LAST_BUFFERS_MS * MS;
+        loop {
+            cupti.flush(false);
+            self.drain();
+            let late = sys::monotonic() >= deadline || EXITING.load(Ordering::Acquire);
+            if late || !pool::is_out() {
+                return;
+            }
+            pool::wait_for_bell(Duration::from_millis(10));
+        }
+    }
+
+    /// Says the state in which collecting ends, and that another tool has CUPTI, if one has.
+    fn end(&mut self, state: u32, busy: Option<&str>) {
+        let now = self.now();
+        match busy {
+            Some(reason) => self.out.set_last_state(state, reason, now),
+            None => self.out.set_state(state, "", now),
+        }
+    }
+
+    /// Gets what CUPTI has, and makes sure whether that is all. `false`: it was shut down.
+    fn settle(&mut self, forced: bool) -> bool {
+        for _ in 0..2 {
+            self.probe();
+            let there = self.cupti.as_ref().is_none_or(|cupti| cupti.flush(forced));
+            self.drain();
+            if !there || !self.is_silent() {
+                self.forgive();
+                return there;
+            }
+        }
+        true
+    }
+
+    /// Says that another tool only seemed to have taken CUPTI over, when records are back.
+    fn forgive(&mut self) {
+        let silent = self.is_silent();
+        if let Phase::Active(active) = &mut self.phase {
+            if !silent && active.said != Verdict::Good {
+                active.said = Verdict::Good;
+                active.holder = Holder::Sought(LOOKS_FOR_HOLDER);
+                self.out.set_state(state::ACTIVE, "", self.now());
+            }
+        }
+    }
+
+    /// Makes a call whose record should come back with the next flush; not into another tool's
+    /// buffers.
     fn probe(&mut self) {
         if let (Phase::Active(active), Some(driver), true) =
             (&mut self.phase, self.driver, self.devices_sent)
         {
-            active.unanswered += 1;
-            driver.device_count();
+            if active.said == Verdict::Good && driver.device_count().is_some() {
+                active.watch.asked(sys::monotonic());
+            }
         }
     }
 
-    /// Probes since a buffer came back; 0 as long as none ever has.
-    fn unanswered(&self) -> u32 {
+    fn is_silent(&self) -> bool {
+        matches!(&self.phase, Phase::Active(active) if active.watch.is_silent())
+    }
+
+    fn said(&self) -> Verdict {
         match &self.phase {
-            Phase::Active(active) if self.probe_works => active.unanswered,
-            _ => 0,
+            Phase::Active(active) => active.said,
+            Phase::Dormant | Phase::Paused { .. } | Phase::Refused { .. } => Verdict::Good,
+        }
+    }
+
+    /// Says that what was recorded since all was good did not come to us, and will not; once.
+    fn tell_silence(&mut self) {
+        match &self.phase {
+            Phase::Active(active) if active.said != Verdict::Gone => self.out.silent(Span {
+                start: active.watch.good_until(),
+                end: self.now(),
+            }),
+            _ => {}
         }
     }
 
@@ -392,42 +449,72 @@ impl Worker {
             return;
         }
         // The buffers of another tool are its own business; look only for one of ours.
-        let pause = if active.taken { PROBE_MS } else { FLUSH_MS };
+        let pause = match active.said {
+            Verdict::Good => FLUSH_MS,
+            Verdict::Suspect | Verdict::Gone => SILENT_MS,
+        };
         active.next_flush = now + pause * MS;
-        if now >= active.next_probe && !active.taken {
-            active.next_probe = now + PROBE_MS * MS;
-            self.probe();
-        }
         self.send_devices();
+        self.probe();
         let there = self.cupti.as_ref().is_none_or(|cupti| cupti.flush(false));
         self.drain();
         self.report_losses();
         self.out.catch_up();
         if there {
-            self.judge_probes();
+            self.judge(now);
         } else {
+            self.tell_silence();
             self.phase = Phase::Refused { retry: None };
             self.out.set_state(state::BUSY, SHUT_DOWN, self.now());
         }
     }
 
-    /// Notices that another tool took the buffers over, and that it only seemed so. Nothing is
-    /// turned off then: it is the other tool's by now.
-    fn judge_probes(&mut self) {
-        let taken = self.unanswered() >= PROBES_UNANSWERED;
+    /// Notices that another tool took CUPTI over, that it only seemed so, and that it has let go.
+    /// Nothing is turned off: it is the other tool's by now.
+    fn judge(&mut self, now: u64) {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
-        if taken == active.taken {
-            return;
+        let verdict = active.watch.judge(now);
+        if verdict == Verdict::Good {
+            return self.forgive();
         }
-        active.taken = taken;
-        let (state, reason) = if taken {
-            (state::BUSY, TAKEN_OVER)
-        } else {
-            (state::ACTIVE, "")
+        if active.said == Verdict::Good {
+            self.say(verdict);
+        }
+        self.look_for_holder();
+    }
+
+    /// Says that another tool has taken CUPTI over, or seems to have.
+    fn say(&mut self, verdict: Verdict) {
+        let reason = match verdict {
+            Verdict::Good => return,
+            Verdict::Suspect => SEEMS_TAKEN,
+            Verdict::Gone => TAKEN_OVER,
         };
-        self.out.set_state(state, reason, self.now());
+        if verdict == Verdict::Gone {
+            self.tell_silence();
+        }
+        if let Phase::Active(active) = &mut self.phase {
+            active.said = verdict;
+        }
+        self.out.set_state(state::BUSY, reason, self.now());
+    }
+
+    fn look_for_holder(&mut self) {
+        let (Phase::Active(active), Some(cupti)) = (&mut self.phase, &self.cupti) else {
+            return;
+        };
+        active.holder = match active.holder {
+            Holder::Sought(0) => return,
+            _ if cupti.is_held() => Holder::Seen,
+            Holder::Sought(left) => Holder::Sought(left - 1),
+            // It has let CUPTI go.
+            Holder::Seen => return self.begin(false),
+        };
+        if matches!(active.holder, Holder::Seen) && active.said == Verdict::Suspect {
+            self.say(Verdict::Gone);
+        }
     }
 
     /// Reads every buffer that is complete.
@@ -442,9 +529,11 @@ impl Worker {
         let Worker {
             out,
             decoder,
-            probe_works,
+            phase,
+            calls_come_back,
             ..
         } = self;
+        let mut answered = None;
         let buffers = pool::drain(|buffer, valid| {
             let end = buffer as usize + valid;
             let mut record = std::ptr::null_mut();
@@ -461,16 +550,21 @@ impl Worker {
                 // SAFETY: names of kernel records live as long as CUPTI does.
                 let seen = unsafe { decoder.record(bytes, out) };
                 match seen {
-                    Seen::Probe => *probe_works = true,
+                    Seen::Probe(time) => answered = answered.max(Some(time)),
                     Seen::Unknown => out.unknown_record(),
                     Seen::Sent | Seen::Unwanted => {}
                 }
             }
         });
+        let Phase::Active(Active { watch, .. }) = phase else {
+            return;
+        };
         if buffers > 0 {
-            if let Phase::Active(active) = &mut self.phase {
-                active.unanswered = 0;
-            }
+            watch.heard();
+        }
+        if let Some(time) = answered {
+            watch.answered(time);
+            *calls_come_back = true;
         }
     }
 
@@ -512,17 +606,24 @@ impl Worker {
 
     /// The process ends: everything out, also what is not complete.
     fn finish(&mut self) {
+        let mut busy = None;
         if matches!(self.phase, Phase::Active(_)) {
             self.send_devices();
-            if let Some(cupti) = self.cupti.clone() {
-                cupti.flush(true);
-            }
-            self.drain();
+            let there = self.settle(true);
             self.report_losses();
+            // Nothing can hold an answer back from a forced flush.
+            if self.is_silent() || !there {
+                self.tell_silence();
+                busy = Some(if there { TAKEN_OVER } else { SHUT_DOWN });
+            }
         }
-        // gdiag reads the reason only when it comes to the record of the state before this one.
-        let reason = self.reason();
-        self.out.set_state(state::FINISHED, &reason, self.now());
+        if busy.is_some() {
+            self.end(state::FINISHED, busy);
+        } else {
+            // gdiag reads the reason only when it comes to the record of the state before this one.
+            let reason = self.reason();
+            self.out.set_state(state::FINISHED, &reason, self.now());
+        }
         self.wait_to_be_found();
     }
 
@@ -568,28 +669,5 @@ pub(crate) fn finish_within(limit: Duration, wake_dormant: impl Fn()) {
             Some(left.min(Duration::from_millis(5))),
             sys::FutexScope::Process,
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_beat_counts_when_it_moves() {
-        let mut beat = Beat {
-            value: 0,
-            at: 0,
-            ever: false,
-        };
-        assert!(
-            beat.look(0, (FIRST_BEAT_TIMEOUT_MS - 1) * MS),
-            "launched: the first beat may take long"
-        );
-        assert!(!beat.look(0, FIRST_BEAT_TIMEOUT_MS * MS));
-        assert!(beat.look(1, 6_000 * MS));
-        assert!(beat.look(1, (6_000 + BEAT_TIMEOUT_MS - 1) * MS));
-        assert!(!beat.look(1, (6_000 + BEAT_TIMEOUT_MS) * MS));
-        assert!(beat.look(7, 9_000 * MS), "it came back");
     }
 }

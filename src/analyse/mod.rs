@@ -125,10 +125,14 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
         .map(|s| s.ts)
         .min();
     let stopped = |pid: Pid| {
-        let ends = |b: &&Blind| {
-            b.pid == Some(pid) && b.why == BlindBecause::NotCollecting && b.to >= t.end()
-        };
-        t.blind().iter().find(ends).map_or(t.end(), |b| b.from)
+        let ends = |b: &&Blind| b.pid == Some(pid) && b.to >= t.last_of(pid);
+        let blind = t.blind().iter().filter(ends).find_map(|b| match b.why {
+            BlindBecause::NotCollecting => Some(b.from),
+            // What came last was held back, maybe, and went with the rest.
+            BlindBecause::Silent => Some(last.min(b.from)),
+            BlindBecause::RingFull | BlindBecause::CuptiDropped | BlindBecause::ClockStep => None,
+        });
+        blind.unwrap_or(t.end())
     };
     let collected = gpu.users.iter().map(|u| stopped(u.0)).max();
     let end = collected.unwrap_or(t.end()).max(last.min(t.end()));

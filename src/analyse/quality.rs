@@ -9,13 +9,13 @@ use crate::analyse::busy::{Gap, Usage};
 use crate::analyse::intervals::Intervals;
 use crate::analyse::report::Quality;
 use crate::analyse::what::{missing_text, What};
-use crate::event::{Pid, ShimState};
+use crate::event::{Pid, Shim, ShimState};
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
 use crate::model::ops::CallIdx;
 use crate::model::thread::ThreadIdx;
-use crate::model::{Blind, Timeline};
+use crate::model::{Blind, BlindBecause, Timeline};
 use crate::units::{Count, Nanos, Share};
 
 /// At most this share of launches may be unaccounted for.
@@ -259,6 +259,45 @@ fn captures(t: &Timeline, pid: Pid) -> Intervals {
     Intervals::union_of(found)
 }
 
+/// A time in which no records of a process came though its shim collected.
+struct Silence<'a> {
+    pid: Pid,
+    from: Nanos,
+    to: Nanos,
+    /// Where the shim says why.
+    shim: Option<&'a Shim>,
+}
+
+impl Silence<'_> {
+    fn holds(&self, shim: &Shim) -> bool {
+        shim.pid == self.pid && self.from <= shim.ts && shim.ts <= self.to
+    }
+}
+
+fn silences(t: &Timeline) -> Vec<Silence<'_>> {
+    /// The shim tells what is lost and its state one after the other.
+    const TOGETHER: Nanos = Nanos::from_millis(100);
+    let mut silences: Vec<Silence<'_>> = Vec::new();
+    for blind in t.blind().iter().filter(|b| b.why == BlindBecause::Silent) {
+        let Some(pid) = blind.pid else { continue };
+        let last = silences.iter_mut().rev().find(|s| s.pid == pid);
+        match last {
+            Some(s) if blind.from.saturating_sub(s.to) <= TOGETHER => s.to = s.to.max(blind.to),
+            _ => silences.push(Silence {
+                pid,
+                from: blind.from,
+                to: blind.to,
+                shim: None,
+            }),
+        }
+    }
+    for silence in &mut silences {
+        let mut said = t.shims().iter().filter(|s| s.state == ShimState::Busy);
+        silence.shim = said.rfind(|s| silence.holds(s));
+    }
+    silences
+}
+
 /// Numbers and sentences about the whole recording.
 pub(super) fn quality(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Quality {
     let lost = t.lost();
@@ -330,7 +369,7 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
     }
     let steps = t.lost().clock_steps;
     if steps > 0 {
-        let why = missing_text(crate::model::BlindBecause::ClockStep);
+        let why = missing_text(BlindBecause::ClockStep);
         w.push(format!(
             "{why} {steps} times: gaps at these moments are not explained"
         ));
@@ -346,7 +385,24 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
         let error = q.max_clock_error.unwrap_or_default();
         w.push(format!("GPU and host clocks agree to {error} only"));
     }
+    let silences = silences(t);
+    for silence in &silences {
+        let reason = match silence.shim {
+            Some(shim) => t.name(shim.reason),
+            None => missing_text(BlindBecause::Silent),
+        };
+        w.push(format!(
+            "pid {}: {reason}: no GPU records from {} to {} of the recording ({})",
+            silence.pid,
+            silence.from.saturating_sub(t.start()),
+            silence.to.saturating_sub(t.start()),
+            silence.to.saturating_sub(silence.from)
+        ));
+    }
     for shim in t.shims() {
+        if silences.iter().any(|s| s.holds(shim)) {
+            continue;
+        }
         let state = match shim.state {
             ShimState::Busy => "another tool holds CUPTI",
             ShimState::Failed => "GPU activity cannot be recorded",

@@ -124,6 +124,7 @@ pub(super) fn missing_text(why: BlindBecause) -> &'static str {
         BlindBecause::CuptiDropped => "GPU records lost: CUPTI dropped them",
         BlindBecause::ClockStep => "the wall clock was stepped",
         BlindBecause::NotCollecting => "the shim was not collecting",
+        BlindBecause::Silent => "GPU records stopped coming back",
     }
 }
 

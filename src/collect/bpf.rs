@@ -7,25 +7,23 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use gdiag_shim_layout::THREAD_NAME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
     btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType,
-    OpenObject, ProgramInput, RingBuffer, RingBufferBuilder,
+    OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
-use crate::collect::clock;
-use crate::decode::sched::Batch;
-use crate::decode::wire;
+use crate::collect::{clock, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 #[allow(
     clippy::all,
@@ -47,10 +45,8 @@ use skel::{OpenSchedSkel, SchedSkel, SchedSkelBuilder};
 
 /// CPUs that share a ring buffer. Chunks make contention rare; this keeps it local.
 const CPUS_PER_RING: usize = 8;
-/// At 1 M switches a second and CPU group, 48 B each, this holds a third of a second.
+/// For 1 M switches a second of the CPUs that share it, each with its waking and so 48 B, a third of a second.
 const RING_BYTES: u32 = 16 << 20;
-/// `MAX_RINGS` in `sched.bpf.c`.
-const MAX_RINGS: usize = 64;
 
 /// Programs without which there is nothing to tell.
 const REQUIRED: [&str; 5] = [
@@ -72,6 +68,8 @@ pub struct Plan {
     pub follow: bool,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
+    /// libbpf tells on stderr what it does, and the verifier why it refuses.
+    pub libbpf_messages: bool,
 }
 
 /// The attached programs. Dropping it detaches them.
@@ -79,10 +77,12 @@ pub struct Bpf {
     skel: SchedSkel<'static>,
     _links: Vec<Link>,
     rings: RingBuffer<'static>,
-    batch: Rc<RefCell<Batch>>,
-    cpus: Vec<u32>,
+    /// Possible CPUs; which of them are online may change at any time.
+    cpus: u32,
     seen_losses: Vec<types::cpu_losses>,
     last_read: Nanos,
+    /// When the oldest event happened that can be lost and not have been told of.
+    loss_from: Nanos,
     /// Optional programs that this kernel does not have, each with what is missing.
     pub missing: Vec<String>,
 }
@@ -97,13 +97,18 @@ impl fmt::Debug for Bpf {
 }
 
 impl Bpf {
-    /// Loads, attaches, and marks the targets that exist.
-    pub fn start(plan: &Plan) -> Result<Bpf> {
-        libbpf_rs::set_print(None);
+    /// Loads, attaches, and marks the targets that exist. `record` gets each record as it is read;
+    /// its bytes may have any alignment.
+    pub fn start(plan: &Plan, record: impl FnMut(&[u8]) + 'static) -> Result<Bpf> {
+        libbpf_rs::set_print(plan.libbpf_messages.then_some((
+            PrintLevel::Debug,
+            |_, text: String| {
+                let _ = io::stderr().write_all(text.as_bytes());
+            },
+        )));
         let vmlinux = Btf::from_vmlinux().map_err(|_| Error::NoBtf)?;
-        let cpus = online_cpus()?;
+        check_helpers(&vmlinux)?;
         let possible = libbpf_rs::num_possible_cpus().context("cannot count the CPUs")?;
-        let rings = possible.div_ceil(CPUS_PER_RING).clamp(1, MAX_RINGS);
 
         // The skeleton borrows this storage for as long as the programs live: for good.
         let storage: &'static mut MaybeUninit<OpenObject> =
@@ -112,6 +117,8 @@ impl Bpf {
             .open(storage)
             .map_err(load_error)?;
         let missing = choose_programs(&mut open, &vmlinux)?;
+        let most_rings = open.maps.rings.max_entries() as usize;
+        let rings = possible.div_ceil(CPUS_PER_RING).clamp(1, most_rings);
         let config = &mut open
             .maps
             .rodata_data
@@ -119,20 +126,20 @@ impl Bpf {
             .context("the BPF object has no rodata")?
             .cfg;
         config.wait_threshold_ns = plan.wait_threshold.0;
-        config.rings = u32::try_from(rings)?;
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
         config.all = u8::from(plan.all);
         config.follow = u8::from(plan.follow);
+        config.shim_comm = const { comm(THREAD_NAME) };
         let skel = open.load().map_err(load_error)?;
 
-        let batch = Rc::new(RefCell::new(Batch::default()));
+        let record = Rc::new(RefCell::new(record));
         let ring_maps = make_rings(&skel, rings)?;
         let mut builder = RingBufferBuilder::new();
         for map in &ring_maps {
-            let batch = Rc::clone(&batch);
+            let record = Rc::clone(&record);
             builder.add(map, move |bytes| {
-                batch.borrow_mut().add(bytes);
+                (record.borrow_mut())(bytes);
                 0
             })?;
         }
@@ -144,16 +151,17 @@ impl Bpf {
                 .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot tell the BPF programs their targets")?;
         }
+        let start = clock::monotonic();
         let links = attach(&skel)?;
         let seen_losses = read_losses(&skel)?;
         let bpf = Bpf {
             skel,
             _links: links,
             rings,
-            batch,
-            cpus,
+            cpus: u32::try_from(possible)?,
             seen_losses,
-            last_read: clock::monotonic(),
+            last_read: start,
+            loss_from: start,
             missing,
         };
         bpf.mark_targets()?;
@@ -166,38 +174,36 @@ impl Bpf {
         unsafe { BorrowedFd::borrow_raw(self.rings.epoll_fd()) }
     }
 
-    /// Reads everything that happened before the time it returns into the batch.
+    /// Hands out the records of everything that happened before the time it returns.
     pub fn read(&mut self) -> Result<Nanos> {
         let now = clock::monotonic();
-        for &cpu in &self.cpus {
+        for cpu in 0..self.cpus {
             let input = ProgramInput {
                 cpu,
                 flags: libbpf_rs::libbpf_sys::BPF_F_TEST_RUN_ON_CPU,
                 ..ProgramInput::default()
             };
-            // A CPU that went offline has nothing to flush.
+            // Refused at once where the CPU is offline. What it had not sent when it went stays
+            // with it until it is back.
             let _ = self.skel.progs.flush_cpu.test_run(input);
         }
         self.rings
             .consume()
             .context("cannot read the ring buffers")?;
+        self.last_read = now;
         Ok(now)
     }
 
-    /// Records that [`Bpf::read`] brought and nobody took yet.
-    pub fn batch(&self) -> std::cell::RefMut<'_, Batch> {
-        self.batch.borrow_mut()
-    }
-
-    /// What was lost since the last call. A chunk holds up to 100 ms, so the span begins that much earlier.
+    /// What was lost since the last call. What is in a chunk that is lost can be as old as the read
+    /// before it.
     pub fn losses(&mut self) -> Result<Vec<Loss>> {
         let now = clock::monotonic();
-        let from = self.last_read.saturating_sub(Nanos::from_millis(100));
-        self.last_read = now;
+        let from = std::mem::replace(&mut self.loss_from, self.last_read);
         let current = read_losses(&self.skel)?;
         let mut lost = Vec::new();
         for (cpu, (new, old)) in (0u16..).zip(current.iter().zip(&self.seen_losses)) {
-            let count = (new.slots - old.slots) + (new.records - old.records);
+            let count =
+                new.slots.saturating_sub(old.slots) + new.records.saturating_sub(old.records);
             if count > 0 {
                 lost.push(Loss {
                     source: LossSource::Bpf(Cpu(cpu)),
@@ -209,15 +215,6 @@ impl Bpf {
         }
         self.seen_losses = current;
         Ok(lost)
-    }
-
-    /// Marks every thread of `pid`, as gdiag sees it, as a target from now on.
-    pub fn add_target(&self, pid: u32) -> Result<()> {
-        self.skel
-            .maps
-            .target_pids
-            .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)?;
-        self.mark_targets()
     }
 
     /// Runs the task iterator once.
@@ -246,6 +243,34 @@ fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
     }
 }
 
+/// The oldest kernel with all that is needed; some distributions bring it to older ones.
+const OLDEST_KERNEL: &str = "5.15";
+
+/// Refuses a kernel without the helpers that everything here is built on, by what they give.
+fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
+    const HELPERS: [(&str, &str); 3] = [
+        ("BPF_FUNC_ringbuf_output", "BPF ring buffers"),
+        ("BPF_FUNC_task_storage_get", "BPF task storage"),
+        (
+            "BPF_FUNC_task_pt_regs",
+            "BPF access to a thread's registers",
+        ),
+    ];
+    let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_func_id");
+    // Where BTF does not tell, loading will.
+    let Some(known) = known else { return Ok(()) };
+    for (helper, what) in HELPERS {
+        if !known.iter().any(|v| v.name == Some(OsStr::new(helper))) {
+            return Err(Error::KernelTooOld {
+                needs: what.to_string(),
+                since: OLDEST_KERNEL,
+                found: kernel_release(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Turns off what this kernel cannot run, and says so.
 fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Vec<String>> {
     let old_switch = tracepoint_args(vmlinux, "sched_switch").is_some_and(|args| args < 5);
@@ -262,7 +287,7 @@ fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Ve
             if REQUIRED.iter().any(|r| prog.name() == OsStr::new(r)) {
                 return Err(Error::KernelTooOld {
                     needs: format!("BTF for the tracepoint {name}"),
-                    since: "5.11",
+                    since: OLDEST_KERNEL,
                     found: kernel_release(),
                 }
                 .into());
@@ -305,7 +330,12 @@ fn make_rings(skel: &SchedSkel<'_>, count: usize) -> Result<Vec<MapHandle>> {
                 RING_BYTES,
                 &opts,
             )
-            .context("cannot create a ring buffer of 16 MiB")?;
+            .with_context(|| {
+                format!(
+                    "cannot create a ring buffer of {}",
+                    Bytes(RING_BYTES.into())
+                )
+            })?;
             let fd = ring.as_fd().as_raw_fd();
             skel.maps
                 .rings
@@ -342,17 +372,15 @@ fn read_losses(skel: &SchedSkel<'_>) -> Result<Vec<types::cpu_losses>> {
         .collect())
 }
 
-/// The CPUs that are online, by number: not all that are possible are.
-fn online_cpus() -> Result<Vec<u32>> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")
-        .context("cannot read which CPUs are online")?;
-    crate::collect::process::parse_cpu_list(text.trim()).with_context(|| {
-        format!(
-            "cannot understand the list of online CPUs '{}'",
-            text.trim()
-        )
-    })
+/// A thread's name as the kernel keeps it.
+const fn comm(name: &str) -> [i8; 16] {
+    let mut comm = [0; 16];
+    let mut i = 0;
+    // One byte stays NUL.
+    assert!(name.len() < comm.len());
+    while i < name.len() {
+        comm[i] = name.as_bytes()[i].cast_signed();
+        i += 1;
+    }
+    comm
 }
-
-/// How long the kernel side may hold a record before the reader looks.
-pub const POLL: Duration = Duration::from_millis(100);

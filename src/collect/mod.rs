@@ -6,3 +6,4 @@ pub mod process;
 pub mod shim_file;
 pub mod shims;
 pub mod target;
+pub(crate) mod wire;

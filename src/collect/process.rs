@@ -40,6 +40,13 @@ pub fn is_process(pid: u32) -> bool {
         .is_some_and(|tgid| u32::try_from(tgid) == Ok(pid))
 }
 
+/// Whether this process was started with `signal` ignored, as nohup does.
+pub fn ignores(signal: u32) -> bool {
+    let status = Process::myself().and_then(|own| own.status());
+    let bit = signal.checked_sub(1).and_then(|n| 1u64.checked_shl(n));
+    matches!((status, bit), (Ok(status), Some(bit)) if status.sigign & bit != 0)
+}
+
 /// The process that a thread id belongs to.
 pub fn process_of_thread(tid: u32) -> Option<u32> {
     let status = Process::new(i32::try_from(tid).ok()?).ok()?.status().ok()?;
@@ -214,6 +221,8 @@ mod tests {
         assert_eq!(process_of_thread(own), Some(own));
         assert!(with_descendants(&[own]).contains(&own));
         assert!(describe(own).cmdline.contains("gdiag"));
+        // Rust ignores SIGPIPE.
+        assert!(ignores(13) && !ignores(11) && !ignores(0) && !ignores(99));
         assert_eq!(describe(u32::MAX), Description::default());
     }
 }

@@ -100,6 +100,10 @@ impl ShimFile {
         Ok(file)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What makes a launched program load it and collect from `cuInit` on.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         vec![

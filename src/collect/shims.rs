@@ -21,11 +21,13 @@ use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use procfs::process::Process;
 
 use crate::collect::target;
-use crate::decode::gpu::ShimFacts;
 use crate::event::Pid;
 
 /// Largest shared memory that gdiag maps; a target could claim any size.
 const MAX_MAPPING: u64 = (1 << 30) + RING_OFFSET;
+
+/// How often to try to become a shim's collector.
+const CLAIMS: u32 = 100;
 
 /// Shared memory of one shim, mapped until the last user is gone. It outlives its process.
 #[derive(Debug)]
@@ -55,7 +57,16 @@ impl Drop for Mapping {
     }
 }
 
-/// What a shim says about itself, beside its records.
+/// Where a shim stands, beside what its records say. It may say anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShimFacts {
+    pub reason: String,
+    pub cupti_path: String,
+    pub cupti_version: u32,
+    pub simulated: bool,
+}
+
+/// A shim's own page, to be read at any time.
 #[derive(Clone, Debug)]
 pub struct Facts(Arc<Mapping>);
 
@@ -139,16 +150,16 @@ impl Shim {
                 )),
                 _ => Refusal::of("cannot open its shared memory", &e),
             })?;
-        let len = file
-            .metadata()
-            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
-            .len();
+        // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
         if !sealed(&file) {
-            // Shrinking it under us would be a SIGBUS.
             return Err(Refusal::Unusable(
                 "its shared memory is not sealed against shrinking".to_string(),
             ));
         }
+        let len = file
+            .metadata()
+            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
+            .len();
         let len = (RING_OFFSET..=MAX_MAPPING)
             .contains(&len)
             .then(|| usize::try_from(len).ok().and_then(NonZeroUsize::new))
@@ -190,7 +201,12 @@ impl Shim {
     fn claim(&mut self) -> Result<(), Refusal> {
         let own = own_id();
         let control = self.mapping.control();
-        loop {
+        // Another gdiag may take the place meanwhile, once; a target may change the word for ever.
+        for attempt in 0.. {
+            if attempt == CLAIMS {
+                let why = "it does not let itself be claimed";
+                return Err(Refusal::Unusable(why.to_string()));
+            }
             let owner = control.collector.load(Ordering::Acquire);
             let pid = (owner >> 32) as u32;
             if owner != 0 && owner != own && collector_id(pid) == owner {

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -78,7 +79,9 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         targets,
         follow: true,
         wait_threshold: options.wait_threshold,
+        libbpf_messages: options.verbose > 1,
     };
+    explain(options, &plan, shim.as_ref());
 
     let mut early = Vec::new();
     let mut session = Session::start(&plan, &mut |event| early.push(event))?;
@@ -121,14 +124,16 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     match result.and_then(|end| finish(options, &meta, session, recording, &unseen, end)) {
         Ok(status) => match running {
             // Also when the recording ended before the command did: gdiag stands in for it.
-            Some(command) if status == status::DONE => Ok(target::shell_status(command.wait()?)),
+            Some(command) if status == status::DONE => {
+                Ok(target::shell_status(wait_for(command, &signals)?))
+            }
             _ => Ok(status),
         },
         Err(failure) => {
             if let Some(command) = running {
                 // The job matters more than the recording of it.
                 let _ = io::stderr().write_all(error::render(&failure).as_bytes());
-                command.wait()?;
+                wait_for(command, &signals)?;
                 return Ok(error::exit_status(&failure, true));
             }
             Err(failure)
@@ -156,9 +161,11 @@ fn watch(
 ) -> Result<End> {
     let start = clock::monotonic();
     let deadline = options.duration.map(|d| start + d);
-    let mut next_step = start + STEP;
+    // At once: shims that are there already wait to be asked.
+    let mut next_step = start;
     let mut last_step = Nanos::ZERO;
     let mut next_flush = start + FLUSH;
+    let mut interim = InterimReport::default();
     let mut alive: Vec<BorrowedFd<'_>> = watched.iter().map(AsFd::as_fd).collect();
     loop {
         let now = clock::monotonic();
@@ -203,13 +210,12 @@ fn watch(
         let mut asked = false;
         while let Some((signal, from_terminal)) = signals.next() {
             match signal {
-                Signal::SIGUSR1 => interim_report(recording, &options.output),
+                Signal::SIGUSR1 => interim.start(recording, &options.output),
                 Signal::SIGUSR2 => {}
                 _ => {
                     asked = true;
-                    // A terminal tells its whole foreground group, the command included.
-                    if let Some(command) = command.filter(|_| !from_terminal) {
-                        command.signal(signal);
+                    if let Some(command) = command {
+                        pass_on(command, signal, from_terminal);
                     }
                 }
             }
@@ -234,6 +240,37 @@ fn watch(
             });
             if alive.is_empty() {
                 return Ok(End::TargetsEnded);
+            }
+        }
+    }
+}
+
+/// A terminal tells its whole foreground group, the command included.
+fn pass_on(command: &Command, signal: Signal, from_terminal: bool) {
+    if !from_terminal {
+        command.signal(signal);
+    }
+}
+
+/// Waits for the end of the command that gdiag stands in for, once nothing is recorded any more: what
+/// gdiag is told to do, the command is told. The status is in the encoding of wait(2).
+fn wait_for(command: &Command, signals: &Signals) -> Result<i32> {
+    loop {
+        let mut fds = [
+            PollFd::new(command.pidfd(), PollFlags::POLLIN),
+            PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(e) => return Err(e).context("cannot wait for the command"),
+        }
+        if fds[0].any().unwrap_or(false) {
+            return command.wait();
+        }
+        while let Some((signal, from_terminal)) = signals.next() {
+            match signal {
+                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                _ => pass_on(command, signal, from_terminal),
             }
         }
     }
@@ -341,6 +378,32 @@ fn say(options: &RecordOptions, text: std::fmt::Arguments<'_>) {
     if !options.quiet {
         let _ = writeln!(io::stderr(), "gdiag: warning: {text}");
     }
+}
+
+/// With --verbose: what is about to be done.
+fn explain(options: &RecordOptions, plan: &Plan, shim: Option<&shim_file::ShimFile>) {
+    if options.verbose == 0 {
+        return;
+    }
+    let list = |pids: &[u32]| {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        pids.join(", ")
+    };
+    let what = match options.target {
+        Target::All => "every process".to_string(),
+        Target::Command | Target::Pids(_) => format!("process {}", list(&plan.targets)),
+    };
+    let mut text = format!(
+        "gdiag: recording {what} and its children; waits of {} keep their stack\n",
+        plan.wait_threshold
+    );
+    if let Some(shim) = shim {
+        text.push_str(&format!(
+            "gdiag: the command loads {} when it uses CUDA\n",
+            shim.path().display()
+        ));
+    }
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// A descriptor for each process with a shim, and some for BPF: more than the usual limit, perhaps.
@@ -479,20 +542,42 @@ impl Recording {
     }
 }
 
-/// What was recorded so far, on stderr: stdout may belong to the command.
-fn interim_report(recording: &mut Recording, path: &Path) {
-    recording.flush();
-    let Ok(own) = std::env::current_exe() else {
-        return;
-    };
-    let result = std::process::Command::new(own)
-        .arg("report")
-        .arg("-i")
-        .arg(path)
-        .stdout(io::stderr())
-        .status();
-    if let Err(e) = result {
-        let _ = writeln!(io::stderr(), "gdiag: cannot start the interim report: {e}");
+/// What was recorded so far, on stderr: stdout may belong to the command. Another process makes it,
+/// while the recording goes on.
+#[derive(Default)]
+struct InterimReport(Option<std::process::Child>);
+
+impl InterimReport {
+    /// Does nothing while the one before is still being made.
+    fn start(&mut self, recording: &mut Recording, path: &Path) {
+        if let Some(Ok(None)) = self.0.as_mut().map(std::process::Child::try_wait) {
+            return;
+        }
+        recording.flush();
+        let Ok(own) = std::env::current_exe() else {
+            return;
+        };
+        let child = std::process::Command::new(own)
+            .arg("report")
+            .arg("-i")
+            .arg(path)
+            .stdin(Stdio::null())
+            .stdout(io::stderr())
+            .spawn();
+        match child {
+            Ok(child) => self.0 = Some(child),
+            Err(e) => {
+                let _ = writeln!(io::stderr(), "gdiag: cannot start the interim report: {e}");
+            }
+        }
+    }
+}
+
+impl Drop for InterimReport {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.wait();
+        }
     }
 }
 
@@ -510,11 +595,15 @@ impl Signals {
         for signal in [
             Signal::SIGINT,
             Signal::SIGTERM,
-            Signal::SIGHUP,
             Signal::SIGUSR1,
             Signal::SIGUSR2,
         ] {
             set.add(signal);
+        }
+        // Under nohup a recording outlives its terminal. (INT is another matter: a script has it
+        // ignored in all that it starts in the background, and then sends it all the same.)
+        if !process::ignores(Signal::SIGHUP as u32) {
+            set.add(Signal::SIGHUP);
         }
         let mut before = SigSet::empty();
         nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))

@@ -184,11 +184,16 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::event::{
         ContextId, CorrelationId, Cpu, DeviceId, GpuOp, NameId, OpKind, Pid, Shim, StreamId,
         Switch, SwitchFlags, Tid,
     };
+    use crate::store::meta::TargetMode;
+    use crate::store::tests::arbitrary;
+    use crate::store::Writer;
 
     fn shim(state: ShimState, simulated: bool) -> Event {
         Event::Shim(Shim {
@@ -289,5 +294,75 @@ mod tests {
         assert_eq!(gaps_in_full(None), 5);
         assert_eq!(gaps_in_full(Some(GapLimit::Count(7))), 7);
         assert_eq!(gaps_in_full(Some(GapLimit::All)), usize::MAX);
+    }
+
+    fn any_meta() -> impl Strategy<Value = Meta> {
+        let mode = prop::sample::select(vec![
+            TargetMode::Launch,
+            TargetMode::Attach,
+            TargetMode::All,
+        ]);
+        let start = prop_oneof![Just(0), 0..2_000u64, any::<u64>()];
+        (mode, start, any::<u64>(), any::<String>()).prop_map(|(mode, start, unix, text)| Meta {
+            mode,
+            start_mono_ns: start,
+            start_unix_ns: unix,
+            machine: "x86_64".to_string(),
+            host: text.clone(),
+            command: vec![text],
+            ..Meta::default()
+        })
+    }
+
+    fn any_end() -> impl Strategy<Value = Option<Summary>> {
+        let end = prop_oneof![Just(0), 0..2_000u64, any::<u64>()];
+        let summary = end.prop_map(|end_mono_ns| Summary {
+            end_mono_ns,
+            ..Summary::default()
+        });
+        prop::option::of(summary)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 64,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        /// Check that a recording may hold anything: whoever made it may have meant harm.
+        #[test]
+        fn any_recording_can_be_reported(
+            meta in any_meta(),
+            end in any_end(),
+            events in arbitrary::events(120),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let input = dir.path().join("any.data");
+            let mut writer = Writer::create(&input, &meta).unwrap();
+            for event in &events {
+                writer.push(event).unwrap();
+            }
+            match &end {
+                Some(summary) => drop(writer.finish(summary).unwrap()),
+                None => writer.flush().unwrap(),
+            }
+            let explained = explain(&ReportOptions {
+                input,
+                json: false,
+                gpu: None,
+                min_gap: Nanos::ZERO,
+                gaps: Some(GapLimit::All),
+            })
+            .unwrap();
+            let Explained { report, meta, summary, .. } = &explained;
+            let mut out = Vec::new();
+            json::write_report(&mut out, report, meta, Some(summary)).unwrap();
+            serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+            out.clear();
+            let style = Style { width: 80, color: true, gaps_in_full: usize::MAX };
+            report::write_report(&mut out, report, meta, Some(summary), &style).unwrap();
+            prop_assert!(String::from_utf8(out).is_ok());
+        }
     }
 }

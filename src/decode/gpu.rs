@@ -10,6 +10,7 @@ use gdiag_shim_layout as layout;
 use gdiag_shim_layout::{kind, state};
 use zerocopy::FromBytes;
 
+use crate::collect::shims::ShimFacts;
 use crate::decode::clock::Clock;
 use crate::event::{
     Api, ApiCall, ApiDomain, ClockPair, ContextId, CopyKind, CorrelationId, Device, DeviceId,
@@ -33,15 +34,6 @@ const NO_STREAM: u32 = u32::MAX;
 
 /// CUPTI's `objectKind` of a thread.
 const OBJECT_THREAD: u32 = 2;
-
-/// Where a shim stands, beside what its records say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShimFacts {
-    pub reason: String,
-    pub cupti_path: String,
-    pub cupti_version: u32,
-    pub simulated: bool,
-}
 
 #[derive(Debug, Default)]
 struct PerProcess {

@@ -3,4 +3,3 @@
 pub mod clock;
 pub mod gpu;
 pub mod sched;
-pub(crate) mod wire;

@@ -1,8 +1,10 @@
 //! What the BPF programs sent → events, in order of time.
 #![forbid(unsafe_code)]
 
+use std::mem::offset_of;
+
 use crate::collect::bpf::types;
-use crate::decode::wire::{read, Wire};
+use crate::collect::wire::{read, Wire};
 use crate::event::{
     Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Signal, StackId, Stall, StallKind, Switch,
     SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
@@ -11,7 +13,7 @@ use crate::intern::Names;
 use crate::units::Nanos;
 
 /// Length of a chunk before its slots.
-const CHUNK_HEADER: usize = 16;
+const CHUNK_HEADER: usize = offset_of!(types::gdiag_chunk, slots);
 const SLOT: usize = size_of::<types::gdiag_slot>();
 
 // The enumerators of `bpf/events.h`, as libbpf-cargo generated them.
@@ -109,13 +111,14 @@ impl Batch {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
             })?,
             rec::GDIAG_REC_STALL => self.record(bytes, |r: types::gdiag_stall| {
-                (r.hdr.ts_ns + r.dur_ns, Record::Stall(r))
+                (r.hdr.ts_ns.saturating_add(r.dur_ns), Record::Stall(r))
             })?,
             rec::GDIAG_REC_SIGNAL => self.record(bytes, |r: types::gdiag_signal| {
                 (r.hdr.ts_ns, Record::Signal(r))
             })?,
             rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
-                (r.hdr.ts_ns + u64::from(r.dur_ns), Record::Irq(r))
+                let end = r.hdr.ts_ns.saturating_add(u64::from(r.dur_ns));
+                (end, Record::Irq(r))
             })?,
             _ => return None,
         }

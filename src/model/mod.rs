@@ -50,6 +50,8 @@ pub enum BlindBecause {
     ClockStep,
     /// The shim did not collect for a while.
     NotCollecting,
+    /// The shim collected and got nothing: CUPTI was another tool's, or a kernel held its records back.
+    Silent,
 }
 
 /// A time in which events of a CPU are missing.
@@ -237,35 +239,38 @@ impl Timeline {
                     self.blind.push(blind(Some(pid), BlindBecause::RingFull));
                 }
                 LossSource::Cupti(pid) => {
-                    self.blind
-                        .push(blind(Some(pid), BlindBecause::CuptiDropped));
+                    let why = match loss.count {
+                        0 => BlindBecause::Silent,
+                        _ => BlindBecause::CuptiDropped,
+                    };
+                    self.blind.push(blind(Some(pid), why));
                 }
                 LossSource::ClockStep => self.blind.push(blind(None, BlindBecause::ClockStep)),
             }
         }
-        let end = self.end();
         for (i, shim) in self.shims.iter().enumerate() {
-            let collecting = match shim.state {
-                ShimState::Active => true,
-                ShimState::Dormant | ShimState::Paused | ShimState::Busy | ShimState::Failed => {
-                    false
+            let why = match shim.state {
+                ShimState::Active => continue,
+                ShimState::Busy => BlindBecause::Silent,
+                ShimState::Dormant | ShimState::Paused | ShimState::Failed => {
+                    BlindBecause::NotCollecting
                 }
             };
             let was_active = self.shims[..i]
                 .iter()
                 .any(|s| s.pid == shim.pid && s.state == ShimState::Active);
-            if collecting || !was_active {
+            if !was_active {
                 continue;
             }
             let until = self.shims[i + 1..]
                 .iter()
                 .find(|s| s.pid == shim.pid && s.state == ShimState::Active)
-                .map_or(end, |s| s.ts);
+                .map_or_else(|| self.last_of(shim.pid), |s| s.ts);
             self.blind.push(Blind {
                 from: shim.ts,
-                to: until,
+                to: until.max(shim.ts),
                 pid: Some(shim.pid),
-                why: BlindBecause::NotCollecting,
+                why,
             });
         }
         self.blind.sort_by_key(|b| (b.from, b.to, b.pid));
@@ -414,6 +419,12 @@ impl Timeline {
     /// When the process ended, if it did.
     pub fn exit_of(&self, pid: Pid) -> Option<Nanos> {
         self.exits.get(&pid).copied()
+    }
+
+    /// When the process or the recording ended, whichever was first: later it can have no records.
+    pub fn last_of(&self, pid: Pid) -> Nanos {
+        let end = self.end();
+        self.exit_of(pid).map_or(end, |exit| exit.min(end))
     }
 
     pub fn clock_error(&self) -> Option<Nanos> {

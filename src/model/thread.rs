@@ -152,7 +152,10 @@ impl Thread {
         });
         let (kind, state) = match (task.reason, task.state) {
             (TaskReason::New { .. }, _) => (MarkKind::New, 0),
-            (TaskReason::Exec | TaskReason::Rename, _) => return,
+            (TaskReason::Rename, _) => return,
+            // It says so itself. When a thread that is not the first of its process does, the first one
+            // has ended, and this one goes on under its id.
+            (TaskReason::Exec, _) => (MarkKind::SeenRunning, 0),
             (TaskReason::Seen, TaskState::Running) => (MarkKind::SeenRunning, 0),
             (TaskReason::Seen, TaskState::Runnable) => (MarkKind::SeenRunnable, 0),
             (TaskReason::Seen, TaskState::Off(state)) => (MarkKind::SeenOff, state),
@@ -542,6 +545,33 @@ mod tests {
             t.wake(Nanos(30), Cpu(0), Tid(2), Context::Task);
         });
         assert_eq!(text, "U0 R10 E20");
+    }
+
+    #[test]
+    fn an_exec_takes_over_the_id_of_the_first_thread() {
+        let text = story(|t| {
+            t.on(Nanos(10), Cpu(1));
+            t.exit(Nanos(20));
+            t.task(&Task {
+                ts: Nanos(30),
+                tid: t.tid,
+                pid: Pid(1),
+                ppid: Pid(0),
+                comm: NameId(0),
+                start: Nanos(5),
+                ns_tid: t.tid,
+                ns_pid: Pid(1),
+                cgroup: 0,
+                prio: 120,
+                reason: TaskReason::Exec,
+                target: true,
+                kthread: false,
+                state: TaskState::Running,
+                syscall: None,
+            });
+            off(t, 40, 1, 1);
+        });
+        assert_eq!(text, "U0 R10 E20 R30 B40");
     }
 
     #[test]

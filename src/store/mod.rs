@@ -46,7 +46,7 @@ mod varint;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;

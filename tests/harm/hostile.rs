@@ -193,9 +193,10 @@ fn lies() -> ! {
         record[0] = u64::from_ne_bytes(hdr.as_bytes().try_into().unwrap());
         producer.push(record.as_bytes());
     }
-    for count in [u64::MAX, u64::MAX, 1] {
+    // Sums of these must not overflow. By the ring and by CUPTI:
+    for (count, by) in [(u64::MAX, 0), (u64::MAX, 1), (1, 0)] {
         let lost = LostRecord {
-            hdr: header::<LostRecord>(kind::LOST, 0),
+            hdr: header::<LostRecord>(kind::LOST, by),
             count,
             from: 1,
             to: u64::MAX,

@@ -95,8 +95,12 @@ fn a_killed_gdiag_does_not_disturb_the_command_it_launched() {
         }
         pass(Duration::from_millis(random.below(900)));
         gdiag.signal(libc::SIGKILL);
-        drop(gdiag.end());
         let killed = Instant::now();
+        if let Some(status) = gdiag.end().status.code() {
+            // The machine was slow, and all was over before.
+            assert_eq!(status, UNHARMED, "round {round}");
+            continue;
+        }
 
         // The shim may be loaded only now; whenever that is, it may not go on collecting.
         let mut dormant = None;
@@ -165,7 +169,7 @@ fn a_killed_gdiag_leaves_a_service_as_it_was_and_ready_for_the_next() {
 
         // The next one gets its records, whatever the last one left behind.
         let file = dir.path().join("next.data");
-        let output = recorder(&file, &["-q", "-p", &pid, "-d", "400ms"])
+        let output = recorder(&file, &["-q", "-p", &pid, "-d", "1s"])
             .output()
             .unwrap();
         assert!(output.status.success(), "round {rounds}: {output:?}");
@@ -283,28 +287,29 @@ fn a_target_that_dies_is_recorded_to_the_end() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let (file, log) = (dir.path().join("data"), dir.path().join("log"));
-        let arguments = ["--", as_str(harmed()), how, as_str(&log), "600", "20"];
+        let arguments = ["--", as_str(harmed()), how, as_str(&log), "900", "20"];
         let output = recorder(&file, &arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{how}: {output:?}");
         let recorded = Recorded::read(&file).unwrap();
         assert!(recorded.whole, "{how}");
         let steps = steps(&log);
-        let end = steps.last().unwrap().0;
         // The shim hands over what is complete ten times a second; the machine may be busy.
         let safe = match how {
             "run" => u64::MAX,
-            "execs" => steps[599].0 - 500_000_000,
-            _ => end - 500_000_000,
+            "execs" => steps[899].0 - 1_000_000_000,
+            _ => steps.last().unwrap().0 - 1_000_000_000,
         };
-        let launched = steps
-            .iter()
-            .filter(|(ts, _)| *ts <= safe)
-            .map(|s| s.1)
-            .max();
-        let of_first = recorded.ops.iter().filter(|op| op.end.0 <= safe).count() as u64;
-        assert_eq!(Some(of_first), launched.filter(|l| *l > 0), "{how}");
+        let before: Vec<_> = steps.iter().filter(|(ts, _)| *ts <= safe).collect();
+        let (at, launched) = *before[before.len() - 1];
+        let count = recorded.ops.iter().filter(|op| op.end.0 <= at).count();
+        let last = recorded.ops.iter().map(|op| op.end.0).max();
+        assert_eq!(
+            count as u64, launched,
+            "{how} up to {at}, last {last:?}, {:?} {output:?}",
+            recorded.states
+        );
         if how == "execs" {
-            let second = recorded.ops.iter().filter(|op| op.start.0 > steps[599].0);
+            let second = recorded.ops.iter().filter(|op| op.start.0 > steps[899].0);
             assert_eq!(second.count(), 200, "the second program is recorded whole");
         }
         if tidy {

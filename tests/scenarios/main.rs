@@ -12,6 +12,7 @@ mod machine;
 mod run;
 mod score;
 mod table;
+mod takeover;
 
 use cases::{Case, AHEAD, AHEAD_EVERY, BASE, CASES, DEVICES, INJECTIONS};
 use gpu::Gpu;

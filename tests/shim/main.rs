@@ -7,8 +7,8 @@ mod support;
 
 use std::collections::{HashMap, HashSet};
 
-use gdiag_shim_layout::{kind, state, ENV_DISABLE, ENV_RING_MIB, ENV_START};
-use support::{Collector, Target};
+use gdiag_shim_layout::{kind, state, KernelRecord, ENV_DISABLE, ENV_RING_MIB, ENV_START};
+use support::{Collector, Records, Target};
 
 const START: (&str, &str) = (ENV_START, "1");
 
@@ -294,20 +294,169 @@ fn cupti_held_by_another_tool_is_said_and_left_alone() {
     assert_eq!(collector.read().kernels.len(), 0);
 }
 
+/// The only loss is one of an unknown number of records.
+fn assert_hole(records: &Records, kernels: usize) {
+    assert_eq!(records.kernels.len(), kernels);
+    let [lost] = records.lost.as_slice() else {
+        panic!("{:?}", records.lost)
+    };
+    assert_eq!((lost.hdr.aux, lost.count), (1, 0));
+    assert!(lost.from > 0 && lost.from < lost.to, "{lost:?}");
+    let inside = |kernel: &&KernelRecord| lost.from < kernel.start && kernel.end < lost.to;
+    assert_eq!(records.kernels.iter().find(inside).map(|k| k.start), None);
+}
+
 #[test]
 fn buffers_taken_over_by_another_tool_are_noticed() {
-    let Some(mut target) = Target::start(&[START, ("GDIAG_SIM_CUPTI_TAKEOVER_MS", "2500")]) else {
+    let Some(mut target) = Target::start(&[START]) else {
         return;
     };
     let mut collector = Collector::attach(&target);
     target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("take-over");
+    target.ask("launch 10");
     collector.wait_for(state::BUSY);
     assert!(
-        collector.reason().contains("taken over"),
+        collector.reason().contains("taken CUPTI over"),
         "{}",
         collector.reason()
     );
-    assert_eq!(collector.read().kernels.len(), 10);
+    target.ask("launch 10");
+    target.exit();
+    records.append(collector.read());
+    assert_hole(&records, 10);
+    let states = [state::ACTIVE, state::BUSY, state::FINISHED];
+    assert_eq!(records.states, states);
+    assert!(collector.reason().contains("taken CUPTI over"));
+    let at = |kind| records.order.iter().position(|k| *k == kind).unwrap();
+    assert!(at(kind::KERNEL) < at(kind::LOST));
+}
+
+/// In every version: nothing can hold a record back any more.
+#[test]
+fn a_takeover_shortly_before_the_end_is_told_at_the_end() {
+    for version in ["12.4", "13.0"] {
+        let env = [START, ("GDIAG_SIM_CUPTI", version)];
+        let Some(mut target) = Target::start(&env) else {
+            return;
+        };
+        let mut collector = Collector::attach(&target);
+        target.ask("launch 10");
+        let mut records = collector.read_until(|records| records.kernels.len() == 10);
+        target.ask("take-over");
+        target.ask("launch 10");
+        target.exit();
+        records.append(collector.read());
+        assert_hole(&records, 10);
+        let states = [state::ACTIVE, state::BUSY, state::FINISHED];
+        assert_eq!(records.states, states, "{version}");
+        assert!(collector.reason().contains("taken CUPTI over"), "{version}");
+    }
+}
+
+#[test]
+fn a_takeover_shortly_before_the_release_is_told_with_the_release() {
+    let Some(mut target) = Target::start(&[]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    collector.begin();
+    collector.wait_for(state::ACTIVE);
+    target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("take-over");
+    target.ask("launch 10");
+    collector.stop();
+    collector.wait_for(state::DORMANT);
+    records.append(collector.read());
+    assert_hole(&records, 10);
+    assert!(records.states.ends_with(&[state::BUSY, state::DORMANT]));
+    target.exit();
+}
+
+#[test]
+fn collecting_goes_on_when_the_other_tool_lets_go() {
+    let Some(mut target) = Target::start(&[START]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("subscribe");
+    target.ask("take-over");
+    target.ask("launch 10");
+    collector.wait_for(state::BUSY);
+    // Until the shim must have seen who holds it.
+    collector.watch(std::time::Duration::from_millis(1_500), |collector| {
+        assert_eq!(collector.state(), state::BUSY);
+    });
+    target.ask("unsubscribe");
+    collector.wait_for(state::ACTIVE);
+    target.ask("launch 20");
+    target.exit();
+    records.append(collector.read());
+    assert_hole(&records, 30);
+    let states = [state::ACTIVE, state::BUSY, state::ACTIVE, state::FINISHED];
+    assert_eq!(records.states, states);
+}
+
+/// Its session may last: to take CUPTI back would end it.
+#[test]
+fn a_tool_without_a_subscription_is_left_alone() {
+    let Some(mut target) = Target::start(&[START]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    target.ask("launch 10");
+    let mut records = collector.read_until(|records| records.kernels.len() == 10);
+    target.ask("take-over");
+    collector.wait_for(state::BUSY);
+    collector.watch(std::time::Duration::from_millis(2_500), |collector| {
+        assert_eq!(collector.state(), state::BUSY);
+    });
+    target.ask("launch 10");
+    target.exit();
+    records.append(collector.read());
+    assert_hole(&records, 10);
+}
+
+#[test]
+fn what_runs_at_the_release_is_waited_for() {
+    for version in ["12.4", "13.0"] {
+        let Some(mut target) = Target::start(&[("GDIAG_SIM_CUPTI", version)]) else {
+            return;
+        };
+        let mut collector = Collector::attach(&target);
+        collector.begin();
+        collector.wait_for(state::ACTIVE);
+        target.ask("long 50");
+        collector.stop();
+        collector.wait_for(state::DORMANT);
+        let records = collector.read();
+        assert_eq!(records.kernels.len(), 1, "{version}");
+        assert!(records.lost.is_empty(), "{version}: {:?}", records.lost);
+        target.exit();
+    }
+}
+
+/// Before CUDA 13 it holds back all records; after the release nobody reads them.
+#[test]
+fn a_kernel_that_outlasts_the_release_leaves_a_hole_and_no_blame() {
+    let Some(mut target) = Target::start(&[("GDIAG_SIM_CUPTI", "12.4")]) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    collector.begin();
+    collector.wait_for(state::ACTIVE);
+    // The shim calls when it has found the devices.
+    let mut records = collector.read_until(|records| records.devices.len() == 1);
+    target.ask("long 3000");
+    collector.stop();
+    collector.wait_for(state::DORMANT);
+    records.append(collector.read());
+    assert_hole(&records, 0);
+    assert!(!records.states.contains(&state::BUSY));
     target.exit();
 }
 
@@ -329,7 +478,7 @@ fn a_cupti_that_another_tool_shut_down_is_noticed() {
     target.ask("launch 10");
     target.exit();
     records.append(collector.read());
-    assert_eq!(records.kernels.len(), 10);
+    assert_hole(&records, 10);
 }
 
 /// Before CUDA 13 all threads share a buffer, and a running kernel holds it back.
@@ -349,6 +498,7 @@ fn a_long_kernel_that_looked_like_a_takeover_is_forgiven() {
     assert_eq!(records.kernels.len(), 1);
     let states = [state::ACTIVE, state::BUSY, state::ACTIVE, state::FINISHED];
     assert_eq!(records.states, states);
+    assert!(records.lost.is_empty(), "{:?}", records.lost);
 }
 
 #[test]
@@ -364,6 +514,7 @@ fn an_idle_program_is_not_taken_for_one_that_was_taken_over() {
     target.exit();
     let records = collector.read();
     assert_eq!(records.states, [state::ACTIVE, state::FINISHED]);
+    assert!(records.lost.is_empty(), "{:?}", records.lost);
 }
 
 #[test]

@@ -172,20 +172,76 @@ fn fork() -> i32 {
     }
 }
 
-/// What a profiler may do that shares the process with the shim.
-fn finalize() {
+/// A function of the libcupti that the shim uses.
+fn cupti(name: &CStr) -> Handle {
     let path = env::var("GDIAG_TEST_LIBCUDA")
         .unwrap()
         .replace("libcuda.so.1", "libcupti.so.13");
     let path = CString::new(path).unwrap();
-    // SAFETY: the library is mapped, and the function takes nothing.
-    unsafe {
+    // SAFETY: the library is mapped, and both take C strings.
+    let function = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        let function = libc::dlsym(library, c"cuptiFinalize".as_ptr());
-        assert!(!function.is_null());
-        let function: extern "C" fn() -> c_uint = std::mem::transmute(function);
-        ok(function());
+        libc::dlsym(library, name.as_ptr())
+    };
+    assert!(!function.is_null());
+    function
+}
+
+/// What a profiler may do that shares the process with the shim.
+fn finalize() {
+    // SAFETY: the function takes nothing.
+    let finalize: extern "C" fn() -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiFinalize")) };
+    ok(finalize());
+}
+
+/// Likewise: it registers buffer callbacks of its own, and turns all kinds off when it is done.
+fn take_over() {
+    extern "C" fn give(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
+        let words = Vec::leak(vec![0u64; 8192]);
+        // SAFETY: CUPTI gives three valid addresses for the answer.
+        unsafe {
+            *buffer = words.as_mut_ptr().cast();
+            *size = size_of_val(words);
+            *most = 0;
+        }
     }
+    extern "C" fn ignore(_: Handle, _: u32, _: *mut u8, _: usize, _: usize) {}
+    type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+    type Complete = extern "C" fn(Handle, u32, *mut u8, usize, usize);
+    // SAFETY: this is its type.
+    let register: extern "C" fn(Request, Complete) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiActivityRegisterCallbacks")) };
+    // SAFETY: this is its type.
+    let disable: extern "C" fn(u32) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiActivityDisable")) };
+    ok(register(give, ignore));
+    for kind in 1..60 {
+        // Some are of no use to anybody.
+        disable(kind);
+    }
+}
+
+/// Holds CUPTI as a tool with a subscription does, until it is given back.
+fn subscribe() -> Handle {
+    extern "C" fn ignore(_: Handle, _: u32, _: u32, _: *const c_void) {}
+    type Callback = extern "C" fn(Handle, u32, u32, *const c_void);
+    // SAFETY: this is its type.
+    let subscribe: extern "C" fn(*mut Handle, Callback, Handle) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiSubscribe")) };
+    let mut subscriber = ptr::null_mut();
+    // The shim may be asking the same way at this moment.
+    while subscribe(&raw mut subscriber, ignore, ptr::null_mut()) != 0 {
+        thread::yield_now();
+    }
+    subscriber
+}
+
+fn unsubscribe(subscriber: Handle) {
+    // SAFETY: this is its type.
+    let unsubscribe: extern "C" fn(Handle) -> c_uint =
+        unsafe { std::mem::transmute(cupti(c"cuptiUnsubscribe")) };
+    ok(unsubscribe(subscriber));
 }
 
 fn answer(text: &str) {
@@ -196,6 +252,7 @@ fn answer(text: &str) {
 
 pub fn program() {
     let gpu = Gpu::new();
+    let mut subscriber = ptr::null_mut();
     answer("ready");
     for line in io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -228,6 +285,18 @@ pub fn program() {
             }
             "finalize" => {
                 finalize();
+                answer("done");
+            }
+            "subscribe" => {
+                subscriber = subscribe();
+                answer("done");
+            }
+            "take-over" => {
+                take_over();
+                answer("done");
+            }
+            "unsubscribe" => {
+                unsubscribe(subscriber);
                 answer("done");
             }
             "fork" => answer(&format!("child exited with {}", fork())),

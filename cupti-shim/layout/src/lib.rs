@@ -345,6 +345,7 @@ pub struct DeviceRecord {
 }
 
 /// Records were lost between two instants (CUPTI clock). `aux`: 0 the ring was full, 1 CUPTI dropped them.
+/// A `count` of 0: nobody knows how many, because they did not come to the shim.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct LostRecord {

@@ -341,7 +341,7 @@ fn the_shims_own_probe_is_recognised_by_thread_and_call() {
     let mut sink = Collected::new();
     // SAFETY: no kernel records.
     unsafe {
-        assert_eq!(decoder.record(&api_image(4, 4), &mut sink), Seen::Probe);
+        assert_eq!(decoder.record(&api_image(4, 4), &mut sink), Seen::Probe(10));
         decoder.probe = Some((1235, 4));
         assert_eq!(decoder.record(&api_image(4, 4), &mut sink), Seen::Unwanted);
     }

@@ -298,3 +298,113 @@ fn collection_that_stops_at_the_end_ends_the_window() {
     assert_eq!(r.gpus[0].window_end, us(19_000));
     assert_eq!((doubtful(&r), r.gpus[0].drain.0), (vec![], 1_000_000));
 }
+
+fn shim(pid: u32, at: i64, state: ShimState, reason: NameId) -> Event {
+    Event::Shim(Shim {
+        ts: us(at),
+        pid: Pid(pid),
+        state,
+        reason,
+        cupti_path: NameId(0),
+        cupti_version: 0,
+        simulated: true,
+    })
+}
+
+fn ended(pid: u32, at: i64) -> Event {
+    Event::Exit(Exit {
+        ts: us(at),
+        tid: Tid(pid),
+        pid: Pid(pid),
+        code: 0,
+    })
+}
+
+const TAKEN: &str = "another tool has taken CUPTI over";
+
+/// Operations of the sixth to the tenth millisecond went to another tool.
+fn taken_over(story: Story) -> Story {
+    let mut story = story.lost(LossSource::Cupti(Pid(100)), 0, (5_500, 7_500));
+    story.events.retain(|e| match e {
+        Event::GpuOp(op) => !(us(6_000)..us(10_000)).contains(&op.start),
+        Event::ApiCall(call) => !(us(6_000)..us(10_000)).contains(&call.start),
+        _ => true,
+    });
+    let reason = story.name(TAKEN);
+    story
+        .event(shim(100, 0, ShimState::Active, NameId(0)))
+        .event(shim(100, 7_501, ShimState::Busy, reason))
+}
+
+#[test]
+fn while_another_tool_has_cupti_idle_time_is_not_known_and_it_is_said() {
+    let story = taken_over(steady(20)).event(shim(100, 9_500, ShimState::Active, NameId(0)));
+    let r = all(story);
+    assert_eq!(doubtful(&r), [5_100]);
+    assert_eq!(total(&r, Cause::UnknownMeasurement), 4_910);
+    let said: Vec<_> = r
+        .quality
+        .warnings
+        .iter()
+        .filter(|w| w.contains(TAKEN))
+        .collect();
+    let expected = format!(
+        "pid 100: {TAKEN}: no GPU records from 5.50 ms to 9.50 ms of the recording (4.00 ms)"
+    );
+    assert_eq!(said, [&expected]);
+}
+
+#[test]
+fn a_silence_that_nobody_explains_is_told_all_the_same() {
+    let r = all(steady(10).lost(LossSource::Cupti(Pid(100)), 0, (3_500, 4_500)));
+    assert_eq!(doubtful(&r), [3_100, 4_100]);
+    let expected = "pid 100: GPU records stopped coming back: no GPU records from 3.50 ms to 4.50 ms of the recording (1.00 ms)";
+    assert!(
+        r.quality.warnings.iter().any(|w| w == expected),
+        "{:?}",
+        r.quality.warnings
+    );
+}
+
+/// What the device did from its last operation on is not known, so that nothing is said of it.
+#[test]
+fn a_takeover_that_lasts_to_the_end_ends_the_window() {
+    let story = taken_over(steady(6).attach(20_000))
+        .event(ended(100, 15_000))
+        .event(shim(100, 14_000, ShimState::Dormant, NameId(0)));
+    let r = all(story);
+    assert_eq!(r.gpus[0].window_end, us(5_100));
+    assert_eq!(total(&r, Cause::UnknownMeasurement), 0);
+    let until_its_end = "from 5.50 ms to 15.0 ms";
+    assert!(
+        r.quality.warnings.iter().any(|w| w.contains(until_its_end)),
+        "{:?}",
+        r.quality.warnings
+    );
+}
+
+#[test]
+fn a_process_that_has_ended_hides_nothing_of_others() {
+    let other = |e: Event| match e {
+        Event::GpuOp(op) if op.start >= us(5_000) => Event::GpuOp(GpuOp {
+            pid: Pid(200),
+            ..op
+        }),
+        Event::ApiCall(call) if call.start >= us(5_000) => Event::ApiCall(ApiCall {
+            pid: Pid(200),
+            ..call
+        }),
+        e => e,
+    };
+    let mut story = steady(10);
+    story.events = story.events.into_iter().map(other).collect();
+    let story = story
+        .device(100, 0, "GPU-1")
+        .device(200, 0, "GPU-1")
+        .event(shim(100, 0, ShimState::Active, NameId(0)))
+        .event(shim(200, 0, ShimState::Active, NameId(0)))
+        .event(shim(100, 4_500, ShimState::Dormant, NameId(0)))
+        .event(ended(100, 4_600));
+    let r = all(story);
+    assert_eq!((r.gpus.len(), doubtful(&r)), (1, vec![4_100]));
+}

@@ -1,6 +1,6 @@
 //! What is written comes back, and its bytes stay what they are.
 
-mod arbitrary;
+pub(crate) mod arbitrary;
 mod damage;
 
 use std::fs;

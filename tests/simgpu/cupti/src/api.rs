@@ -349,7 +349,7 @@ pub unsafe extern "C" fn cuptiSubscribe(
         return NOT_INITIALIZED;
     }
     let mut current = lock(&SUBSCRIBER);
-    if config::get().busy || current.is_some() {
+    if config::get().busy || current.is_some() || session::held_by_other() {
         return MULTIPLE_SUBSCRIBERS;
     }
     let Some(callback) = callback else {

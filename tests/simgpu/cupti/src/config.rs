@@ -19,6 +19,9 @@ pub struct Config {
     /// `GDIAG_SIM_CUPTI_TAKEOVER_MS=N`: so long after the first kind is enabled, another
     /// tool registers its own buffer callbacks and disables our kinds.
     pub takeover_ns: Option<u64>,
+    /// `GDIAG_SIM_CUPTI_TAKEOVER_FOR_MS=N`: that tool holds a subscription for so long. Without it
+    /// the tool holds none.
+    pub takeover_for_ns: u64,
 }
 
 impl Config {
@@ -48,6 +51,7 @@ impl Config {
             takeover_ns: Some(number("GDIAG_SIM_CUPTI_TAKEOVER_MS"))
                 .filter(|&ms| ms != 0)
                 .map(|ms| ms * 1_000_000),
+            takeover_for_ns: number("GDIAG_SIM_CUPTI_TAKEOVER_FOR_MS") * 1_000_000,
         }
     }
 }
@@ -68,11 +72,13 @@ mod tests {
             "GDIAG_SIM_CUPTI" => Some("12.4".into()),
             "GDIAG_SIM_DROP" => Some("7".into()),
             "GDIAG_SIM_CUPTI_TAKEOVER_MS" => Some("5".into()),
+            "GDIAG_SIM_CUPTI_TAKEOVER_FOR_MS" => Some("7".into()),
             _ => None,
         });
         assert_eq!(config.version.api, 22);
         assert_eq!((config.drop, config.lose, config.zero), (7, 0, 0));
         assert_eq!(config.takeover_ns, Some(5_000_000));
+        assert_eq!(config.takeover_for_ns, 7_000_000);
     }
 
     #[test]

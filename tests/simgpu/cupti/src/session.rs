@@ -67,6 +67,8 @@ struct State {
     buffer_ids: u32,
     operations: u64,
     first_enable: Option<u64>,
+    /// Until when the tool that took over holds a subscription.
+    held_until: u64,
     has_worker: bool,
     thread_buffers: bool,
     /// Buffers come zeroed, so we need not do it.
@@ -296,6 +298,7 @@ impl State {
             ENABLED.store(0, Ordering::Relaxed);
             self.request = None;
             self.complete = None;
+            self.held_until = clock::now() + config::get().takeover_for_ns;
             // Once is enough: a time that never comes.
             self.first_enable = Some(u64::MAX - after);
         }
@@ -390,6 +393,13 @@ pub fn set_zeroed(zeroed: bool) {
 
 pub fn set_thread_buffers(thread_buffers: bool) {
     lock(&STATE).thread_buffers = thread_buffers;
+}
+
+/// The tool that took over holds a subscription.
+pub fn held_by_other() -> bool {
+    let mut state = lock(&STATE);
+    state.check_takeover();
+    clock::now() < state.held_until
 }
 
 /// False inside a buffer callback, where flushing is not allowed.

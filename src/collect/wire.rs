@@ -1,6 +1,6 @@
 //! Reading plain-old-data out of bytes from the kernel: the one place that sees wire structs as memory.
 
-use crate::collect::bpf::types;
+use super::bpf::types;
 
 /// A struct that a BPF program writes: integers only, so any bytes are a valid value.
 ///
