@@ -115,9 +115,10 @@ impl Place {
         let service = || {
             Background(
                 Command::new(machine.gpuload())
-                    .args(["--seconds", "600"])
+                    .args(["--seconds", "600", "--kernels", "2", "--host-us", "10"])
                     .env("LD_LIBRARY_PATH", &machine.simgpu)
                     .env(name, shim)
+                    .env("GDIAG_SIM_SYNC", "block")
                     .stdout(Stdio::null())
                     .spawn()
                     .unwrap(),
