@@ -144,7 +144,12 @@ impl Shim {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|e| Refusal::of("cannot open its shared memory", &e))?;
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
+                    "cannot open its shared memory: {e}; run gdiag as root, or with CAP_CHECKPOINT_RESTORE"
+                )),
+                _ => Refusal::of("cannot open its shared memory", &e),
+            })?;
         // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
         if !sealed(&file) {
             return Err(Refusal::Unusable(
