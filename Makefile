@@ -77,11 +77,11 @@ bench: all
 	@sh tests/setup.sh bench
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
 
-# As root after a plain `make`: nothing is built here unless it is missing.
+# As root after a plain `make`: nothing is built here unless it is missing. Stripped, it is a ninth of the size.
 .PHONY: install
 install:
 	@[ -x $(GDIAG) ] || $(MAKE) all
-	install -D -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
+	install -D -s -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 completions/gdiag.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdiag

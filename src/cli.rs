@@ -67,19 +67,32 @@ pub const REPORT_EXAMPLES: Pairs = &[
     ("gdiag report --json | jq .quality", "JSON for scripts"),
 ];
 
-pub const SHIM_EXAMPLES: Pairs = &[(
-    "gdiag shim install /opt/gdiag",
-    "write the library, and print what to set",
-)];
+pub const SHIM_EXAMPLES: Pairs = &[
+    (
+        "gdiag shim install /opt/gdiag",
+        "write the library, and print what to set",
+    ),
+    (
+        "CUDA_INJECTION64_PATH=/opt/gdiag/libgdiag_cupti.so ./serve",
+        "start a service that carries it asleep",
+    ),
+];
 
 /// Exit status of every subcommand.
 pub const EXIT_STATUS: Pairs = &[
     ("0", "done; also when the reader of the output went away"),
+    ("1", "failed"),
+    ("2", "wrong usage"),
+];
+
+/// `report` fails in one way more.
+pub const REPORT_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
     (
         "1",
-        "failed; a cut recording is reported as far as it goes, then 1",
+        "failed, or the recording was cut and is reported as far as it goes",
     ),
-    ("2", "wrong usage"),
+    EXIT_STATUS[2],
 ];
 
 /// What `record` adds: it can fail in more ways, and lend the status of a launched command.
@@ -204,8 +217,9 @@ struct RecordArgs {
 /// accounted for. Needs no privileges, and gives the same answer on any machine.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "gdiag report [-i FILE] [--json] [--gpu N] [--min-gap DUR] [--gaps N|all]",
     after_help = after_help(REPORT_EXAMPLES, &[]),
-    after_long_help = after_help(REPORT_EXAMPLES, &[EXIT_STATUS]),
+    after_long_help = after_help(REPORT_EXAMPLES, &[REPORT_EXIT_STATUS]),
 )]
 struct ReportArgs {
     /// Read this recording
@@ -232,7 +246,7 @@ struct ReportArgs {
 /// Handle the library that records CUDA inside a program
 ///
 /// `gdiag record -- CMD` brings the library along by itself. Install it to start a service that
-/// carries it, asleep and without cost, so that it can be recorded later with -p.
+/// carries it asleep, so that it can be recorded later with -p.
 #[derive(Debug, Args)]
 #[command(
     subcommand_required = true,

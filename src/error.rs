@@ -105,7 +105,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::NotPermitted { .. } => {
-                "run as root, or give the binary CAP_BPF and CAP_PERFMON".to_string()
+                "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE".to_string()
             }
             Error::NoBtf => {
                 "use a kernel built with CONFIG_DEBUG_INFO_BTF, as those of Debian, Ubuntu, Fedora and RHEL are"
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(
             render(&denied().into()),
             "gdiag: cannot load BPF program 'sched_switch': Operation not permitted (os error 1)\n\
-             hint: run as root, or give the binary CAP_BPF and CAP_PERFMON\n"
+             hint: run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE\n"
         );
     }
 

@@ -162,7 +162,7 @@ fn page(command: &Command, name: &str) -> String {
             cli::RECORD_EXAMPLES,
             &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
         ),
-        "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::EXIT_STATUS]),
+        "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
         "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
         _ => (&[], &[]),
     };

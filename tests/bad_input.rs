@@ -195,7 +195,7 @@ fn no_privileges() {
         &output,
         77,
         "cannot load the BPF programs: Operation not permitted",
-        "run as root, or give the binary CAP_BPF and CAP_PERFMON",
+        "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE",
     );
     assert!(!place.path("ran").exists() && !place.path("x").exists());
 }

@@ -16,6 +16,8 @@ use gdiag::event::{
     Wait,
 };
 use gdiag::store::Reader;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 /// Whether this machine can run the test. With GDIAG_REQUIRE=bpf, as in CI, it must.
 fn can_record() -> bool {
@@ -138,6 +140,11 @@ fn recorded(arguments: &[&str]) -> Recorded {
     let (output, dir, path) = record(arguments);
     assert!(output.status.success(), "{output:?}");
     Recorded::read(dir, &path)
+}
+
+fn send(process: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(process.id()).unwrap());
+    kill(pid, signal).unwrap();
 }
 
 /// A background process that does not outlive the test.
@@ -451,30 +458,28 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     if !can_record() {
         return;
     }
-    for signal in ["-INT", "-TERM", "-HUP"] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.data");
-        let mut gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
-            .arg("record")
-            .arg("-q")
-            .arg("-o")
-            .arg(&path)
-            .args(["-a"])
-            .spawn()
-            .unwrap();
+        // Left over, it would record the whole machine, and every shim on it.
+        let mut gdiag = Background(
+            Command::new(env!("CARGO_BIN_EXE_gdiag"))
+                .arg("record")
+                .arg("-q")
+                .arg("-o")
+                .arg(&path)
+                .args(["-a"])
+                .spawn()
+                .unwrap(),
+        );
         // The file is made when everything is attached.
         let deadline = Instant::now() + Duration::from_secs(20);
         while !path.exists() {
             assert!(Instant::now() < deadline, "the recording did not start");
             std::thread::yield_now();
         }
-        let kill = Command::new("kill")
-            .arg(signal)
-            .arg(gdiag.id().to_string())
-            .status()
-            .unwrap();
-        assert!(kill.success());
-        assert_eq!(gdiag.wait().unwrap().code(), Some(0), "{signal}");
+        send(&gdiag.0, signal);
+        assert_eq!(gdiag.0.wait().unwrap().code(), Some(0), "{signal}");
         let r = Recorded::read(dir, &path);
         assert!(
             r.tasks().count() > 10,
@@ -500,8 +505,7 @@ fn a_signal_after_the_recording_goes_to_the_command() {
         .unwrap();
     let mut lines = BufReader::new(gdiag.stderr.take().unwrap()).lines();
     assert!(lines.any(|l| l.unwrap().contains("the command runs on")));
-    let kill = Command::new("kill").arg(gdiag.id().to_string()).status();
-    assert!(kill.unwrap().success());
+    send(&gdiag, Signal::SIGTERM);
     assert_eq!(gdiag.wait().unwrap().code(), Some(128 + 15));
 }
 

@@ -144,7 +144,12 @@ impl Shim {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|e| Refusal::of("cannot open its shared memory", &e))?;
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
+                    "cannot open its shared memory: {e}; run gdiag as root, or with CAP_CHECKPOINT_RESTORE"
+                )),
+                _ => Refusal::of("cannot open its shared memory", &e),
+            })?;
         // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
         if !sealed(&file) {
             return Err(Refusal::Unusable(
@@ -297,12 +302,18 @@ fn find(proc_pid: u32) -> io::Result<Option<PathBuf>> {
     let device = memfd_device()?;
     // Read line by line and as bytes: there may be many, and file names are whatever they like.
     let maps = BufReader::new(File::open(format!("/proc/{proc_pid}/maps"))?);
+    let mut exiting = true;
     for line in maps.split(b'\n') {
+        exiting = false;
         if let Some(range) = shim_range(&line?, &device) {
             return Ok(Some(PathBuf::from(format!(
                 "/proc/{proc_pid}/map_files/{range}"
             ))));
         }
+    }
+    if exiting {
+        // Its memory is gone already, itself not yet.
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(None)
 }

@@ -317,20 +317,20 @@ fn finish(
     let seen = session.seen;
     let mut warnings = session.warnings();
     let unseen = unseen.warning();
-    if (seen.shims == 0 && unseen.is_none()) || (seen.shims > 0 && seen.gpu_operations == 0) {
-        let why = match session.refused() {
-            _ if seen.shims == 0 => "no CUDA was seen in the target: host side only".to_string(),
-            None => "CUDA was seen in the target, but no GPU operation".to_string(),
-            Some((ShimState::Busy, reason)) => {
-                format!("no GPU records: {reason}; end that tool and record again")
-            }
-            Some((_, reason)) => format!("no GPU records: {reason}"),
-        };
-        warnings.insert(0, why);
-    }
-    if let Some(unseen) = unseen {
-        warnings.insert(0, unseen);
-    }
+    let why = match session.refused() {
+        _ if seen.gpu_operations > 0 => None,
+        Some((ShimState::Busy, reason)) => Some(format!(
+            "no GPU records: {reason}; end that tool and record again"
+        )),
+        Some((_, reason)) => Some(format!("no GPU records: {reason}")),
+        None if seen.shims > 0 => {
+            Some("CUDA was seen in the target, but no GPU operation".to_string())
+        }
+        // There was CUDA, and another warning says what hindered.
+        None if seen.shim_refused || unseen.is_some() => None,
+        None => Some("no CUDA was seen in the target: host side only".to_string()),
+    };
+    warnings.splice(0..0, unseen.into_iter().chain(why));
     let gpu_source = match (seen.gpu_operations, seen.simulated) {
         (0, _) => GpuSource::None,
         (_, true) => GpuSource::Simulated,

@@ -60,6 +60,8 @@ pub struct Seen {
     pub lost: u64,
     pub gpu_operations: u64,
     pub shims: u64,
+    /// A shim could not be used, and a warning says why.
+    pub shim_refused: bool,
     /// The shims' device is the simulator of gdiag's tests.
     pub simulated: bool,
 }
@@ -291,6 +293,7 @@ impl Session {
             }
         };
         self.refused.insert(pid);
+        self.seen.shim_refused = true;
         self.shim_is(pid, ShimState::Failed, reason, sink);
     }
 

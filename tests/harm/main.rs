@@ -253,7 +253,13 @@ fn a_stopped_gdiag_is_a_hole_that_is_shown() {
         .expect("it collected again")
         .2;
     assert!(recorded.ops.iter().any(|op| op.end.0 < paused));
-    assert!(recorded.ops.iter().any(|op| op.start.0 > active));
+    assert!(
+        recorded.ops.iter().any(|op| op.start.0 > active),
+        "last {:?}, steps {:?}, {:?} {output:?}",
+        recorded.ops.iter().map(|op| op.end.0).max(),
+        steps(&log).last(),
+        recorded.states
+    );
     let report = report(&file);
     let hole: Vec<_> = report["gpus"][0]["gaps"]
         .as_array()

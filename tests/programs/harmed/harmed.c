@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -156,6 +157,32 @@ static void storm(long forks, long threads, long execs)
 	}
 }
 
+static void *named(void *name)
+{
+	struct timespec pause = { 0, 10000000 };
+
+	prctl(PR_SET_NAME, name);
+	while (nanosleep(&pause, &pause))
+		;
+	return NULL;
+}
+
+/* Threads that are called anything, one after another. */
+static void names(void)
+{
+	static char *const names[] = {
+		"\033[31m\nred\007", "\377\376\200", ";;;;;;;;;;;;;;;", "", "               ", "a/../b",
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		pthread_t id;
+
+		if (pthread_create(&id, NULL, named, names[i]))
+			exit(2);
+		pthread_join(id, NULL);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 2 ? argv[1] : "";
@@ -166,6 +193,10 @@ int main(int argc, char **argv)
 		return 2;
 	if (!strcmp(mode, "storm")) {
 		storm(a, b, argc > 5 ? atol(argv[5]) : 0);
+		return STATUS;
+	}
+	if (!strcmp(mode, "names")) {
+		names();
 		return STATUS;
 	}
 	gpu_init();
