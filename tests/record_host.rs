@@ -461,22 +461,22 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.data");
-        let mut gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+        let gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
             .arg("record")
             .arg("-q")
             .arg("-o")
             .arg(&path)
             .args(["-a"])
-            .spawn()
-            .unwrap();
+            .spawn();
+        let mut gdiag = Background(gdiag.unwrap());
         // The file is made when everything is attached.
         let deadline = Instant::now() + Duration::from_secs(20);
         while !path.exists() {
             assert!(Instant::now() < deadline, "the recording did not start");
             std::thread::yield_now();
         }
-        send(&gdiag, signal);
-        assert_eq!(gdiag.wait().unwrap().code(), Some(0), "{signal}");
+        send(&gdiag.0, signal);
+        assert_eq!(gdiag.0.wait().unwrap().code(), Some(0), "{signal}");
         let r = Recorded::read(dir, &path);
         assert!(
             r.tasks().count() > 10,
@@ -492,18 +492,18 @@ fn a_signal_after_the_recording_goes_to_the_command() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.data");
-    let mut gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+    let gdiag = Command::new(env!("CARGO_BIN_EXE_gdiag"))
         .arg("record")
         .arg("-o")
         .arg(&path)
         .args(["-d", "50ms", "--", "sleep", "30"])
         .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(gdiag.stderr.take().unwrap()).lines();
+        .spawn();
+    let mut gdiag = Background(gdiag.unwrap());
+    let mut lines = BufReader::new(gdiag.0.stderr.take().unwrap()).lines();
     assert!(lines.any(|l| l.unwrap().contains("the command runs on")));
-    send(&gdiag, Signal::SIGTERM);
-    assert_eq!(gdiag.wait().unwrap().code(), Some(128 + 15));
+    send(&gdiag.0, Signal::SIGTERM);
+    assert_eq!(gdiag.0.wait().unwrap().code(), Some(128 + 15));
 }
 
 #[test]
