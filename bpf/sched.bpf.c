@@ -31,24 +31,24 @@ char LICENSE[] SEC("license") = "GPL";
 #define MIN_IRQ_NS 2000
 
 const volatile struct gdiag_config {
-	u64 wait_threshold_ns;	/* waits at least this long get a stack */
+	u64 wait_threshold_ns; /* waits at least this long get a stack */
 	u32 cpus_per_ring;
-	u32 wakeup_bytes;	/* wake the reader when a ring holds this much */
+	u32 wakeup_bytes;		/* wake the reader when a ring holds this much */
 	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
-	u8 all;			/* every task is a target */
+	u8 all;				/* every task is a target */
 	u8 pad[7];
 } cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
 
 struct task_data {
-	u64 off_ns;	/* when it was switched out; 0 while it runs or when unknown */
-	u64 stall_ns;	/* start of direct reclaim or compaction; 0 outside */
-	u32 min_flt;	/* at switch-in */
+	u64 off_ns;   /* when it was switched out; 0 while it runs or when unknown */
+	u64 stall_ns; /* start of direct reclaim or compaction; 0 outside */
+	u32 min_flt;  /* at switch-in */
 	u32 maj_flt;
-	u32 queue;	/* 1 + the CPU that counts it in waiting[]; 0: none does */
-	u16 state;	/* at switch-out */
+	u32 queue; /* 1 + the CPU that counts it in waiting[]; 0: none does */
+	u16 state; /* at switch-out */
 	s16 nr;
 	u8 target;
-	u8 seen;	/* its identity was sent */
+	u8 seen; /* its identity was sent */
 	u8 pad[6];
 };
 
@@ -59,11 +59,11 @@ struct cpu_data {
 	u32 irq_nr;
 	u32 softirq_nr;
 	u32 softirq_tid; /* the thread that it runs on top of, or as with PREEMPT_RT */
-	u32 open;	/* the chunk that is being filled */
-	u8 sending;	/* the other one is being sent */
-	u8 in_irq;	/* a handler with an irq number runs */
+	u32 open;	 /* the chunk that is being filled */
+	u8 sending;	 /* the other one is being sent */
+	u8 in_irq;	 /* a handler with an irq number runs */
 	u8 in_softirq;
-	u8 in_vector;	/* a vector without a number runs: timer, function call, irq work */
+	u8 in_vector; /* a vector without a number runs: timer, function call, irq work */
 	u8 pad[4];
 };
 
@@ -71,7 +71,7 @@ struct cpu_data {
 struct cpu_losses {
 	u64 slots;
 	u64 records;
-	u64 stacks;	/* a wait whose stack could not be walked */
+	u64 stacks; /* a wait whose stack could not be walked */
 };
 
 struct {
@@ -177,8 +177,7 @@ static __always_inline void count_lost_slots(u32 n)
  */
 static __always_inline u64 wakeup_flags(void *ring)
 {
-	return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= cfg.wakeup_bytes ?
-		BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= cfg.wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
 static __always_inline void send(void *rec, u64 size, bool urgent)
@@ -819,24 +818,24 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 
 #ifdef __TARGET_ARCH_x86
 /* x86 runs these without an irq number. They do not nest on a CPU: interrupts are off. */
-#define VECTOR(name)                                      \
-	SEC("tp_btf/" #name "_entry")                     \
-	int BPF_PROG(name##_entry, int vector)            \
-	{                                                 \
-		struct cpu_data *c = this_cpu();          \
-                                                          \
-		if (c)                                    \
-			c->in_vector = 1;                 \
-		return 0;                                 \
-	}                                                 \
-	SEC("tp_btf/" #name "_exit")                      \
-	int BPF_PROG(name##_exit, int vector)             \
-	{                                                 \
-		struct cpu_data *c = this_cpu();          \
-                                                          \
-		if (c)                                    \
-			c->in_vector = 0;                 \
-		return 0;                                 \
+#define VECTOR(name)                             \
+	SEC("tp_btf/" #name "_entry")            \
+	int BPF_PROG(name##_entry, int vector)   \
+	{                                        \
+		struct cpu_data *c = this_cpu(); \
+                                                 \
+		if (c)                           \
+			c->in_vector = 1;        \
+		return 0;                        \
+	}                                        \
+	SEC("tp_btf/" #name "_exit")             \
+	int BPF_PROG(name##_exit, int vector)    \
+	{                                        \
+		struct cpu_data *c = this_cpu(); \
+                                                 \
+		if (c)                           \
+			c->in_vector = 0;        \
+		return 0;                        \
 	}
 
 VECTOR(local_timer)

@@ -117,6 +117,7 @@ setup_build() {
 }
 
 setup_lint() {
+	have clang-format || apt_install clang-format
 	setup_cargo
 	if cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; then return; fi
 	if have rustup; then
