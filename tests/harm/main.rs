@@ -169,9 +169,7 @@ fn a_killed_gdiag_leaves_a_service_as_it_was_and_ready_for_the_next() {
 
         // The next one gets its records, whatever the last one left behind.
         let file = dir.path().join("next.data");
-        let output = recorder(&file, &["-q", "-p", &pid, "-d", "1s"])
-            .output()
-            .unwrap();
+        let output = recorder(&file, &["-p", &pid, "-d", "1s"]).output().unwrap();
         assert!(output.status.success(), "round {rounds}: {output:?}");
         let recorded = Recorded::read(&file).unwrap();
         assert!(
