@@ -31,6 +31,8 @@ enum gdiag_rec_type {
 	GDIAG_REC_STALL = 5,  /* struct gdiag_stall: direct reclaim or compaction */
 	GDIAG_REC_SIGNAL = 6, /* struct gdiag_signal: a stop or continue signal was sent to a target */
 	GDIAG_REC_IRQ = 7,    /* struct gdiag_irq: an interrupt took time from a target */
+	GDIAG_REC_SAMPLE = 8, /* struct gdiag_sample, cut after its last frame: where a target was */
+	GDIAG_REC_PYCODE = 9, /* struct gdiag_pycode, cut after its last byte: a Python function */
 };
 
 enum gdiag_slot_kind {
@@ -155,6 +157,89 @@ struct gdiag_irq {
 	unsigned int pad2;
 };
 
+/* Why a stack was taken. */
+enum gdiag_sample_kind {
+	GDIAG_SAMPLE_CPU = 1,	 /* by the timer, while it ran */
+	GDIAG_SAMPLE_OFF = 2,	 /* it runs again after a long time off the CPU, since since_ns */
+	GDIAG_SAMPLE_WAKER = 3,	 /* it wakes the thread `other` out of a long wait that began at since_ns */
+	GDIAG_SAMPLE_LAUNCH = 4, /* it calls the driver's launch function */
+};
+
+/* Where a user stack ends. Everything but the root means that callers are missing. */
+enum gdiag_cut {
+	GDIAG_CUT_ROOT = 0,	   /* it does not: the last frame is the first function of the thread */
+	GDIAG_CUT_NO_MAPS = 1,	   /* gdiag has not told of this process yet */
+	GDIAG_CUT_UNMAPPED = 2,	   /* code outside of every mapped file */
+	GDIAG_CUT_NO_TABLE = 3,	   /* no unwind table for this address, or not yet */
+	GDIAG_CUT_UNSUPPORTED = 4, /* the table says how in a way that is not followed */
+	GDIAG_CUT_UNREADABLE = 5,  /* the stack could not be read */
+	GDIAG_CUT_DEPTH = 6,	   /* more frames than GDIAG_USER_DEPTH */
+	GDIAG_CUT_NONE = 7,	   /* there is no user stack: a kernel thread, or an exiting one */
+};
+
+/* How far the Python frames go. */
+enum gdiag_py_cut {
+	GDIAG_PY_NONE = 0,	 /* not a Python process, or not known as one yet */
+	GDIAG_PY_ROOT = 1,	 /* all frames of the thread */
+	GDIAG_PY_NO_THREAD = 2,	 /* the interpreter does not know this thread */
+	GDIAG_PY_UNREADABLE = 3, /* a structure could not be read */
+	GDIAG_PY_DEPTH = 4,	 /* more frames than GDIAG_PY_DEPTH_MAX */
+};
+
+#define GDIAG_KERNEL_DEPTH 64
+#define GDIAG_USER_DEPTH 256
+#define GDIAG_PY_DEPTH_MAX 128
+
+/* Bits of gdiag_py_frame.flags */
+enum gdiag_py_flags {
+	GDIAG_PY_ENTRY = 1, /* the outermost frame that one call of the C evaluation loop runs */
+};
+
+struct gdiag_py_frame {
+	unsigned long long code; /* address of the code object; a GDIAG_REC_PYCODE told of it before */
+	int instr;		 /* offset of the instruction in its bytecode, in bytes; -1 before the first */
+	unsigned int flags;	 /* enum gdiag_py_flags */
+};
+
+struct gdiag_sample {
+	struct gdiag_rec_hdr hdr;
+	unsigned long long since_ns; /* GDIAG_SAMPLE_OFF, GDIAG_SAMPLE_WAKER */
+	unsigned int pid;
+	unsigned int other;	 /* tid; GDIAG_SAMPLE_WAKER */
+	unsigned int generation; /* of the maps the stack was walked with */
+	unsigned int py_holder;	 /* tid, as the interpreter knows it, of the thread with the GIL; 0: nobody or unknown */
+	unsigned char kind;	 /* enum gdiag_sample_kind */
+	unsigned char cut;	 /* enum gdiag_cut */
+	unsigned char py_cut;	 /* enum gdiag_py_cut */
+	unsigned char in_call;	 /* 1: the leaf user frame is a system call's or a fault's, not a running instruction */
+	unsigned short kernel;	 /* frames: kernel and user addresses of 8 bytes, then struct gdiag_py_frame */
+	unsigned short user;
+	unsigned short python;
+	unsigned short cpu;
+	unsigned int pad;
+	/* leaf first; all but the leaf are return addresses (and a leaf after a signal frame) */
+	unsigned long long frames[GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX];
+};
+
+#define GDIAG_PY_TEXT 512
+#define GDIAG_PY_LINES 3072
+
+/* A code object at its first sight, and when another has taken its place. */
+struct gdiag_pycode {
+	struct gdiag_rec_hdr hdr;
+	unsigned long long code;
+	unsigned int pid;
+	int first_line;
+	unsigned short file_len; /* bytes of UTF-8 or Latin-1 that follow, in this order; see kinds */
+	unsigned short name_len;
+	unsigned short lines_len; /* of the line table, as the interpreter has it */
+	unsigned char lines_cut;  /* 1: the line table is longer than what is sent */
+	unsigned char file_kind;  /* bytes per character (1, 2, 4), + 16: not ASCII; 0: unreadable */
+	unsigned char name_kind;
+	unsigned char pad[7];
+	unsigned char bytes[2 * GDIAG_PY_TEXT + GDIAG_PY_LINES];
+};
+
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
 struct gdiag_enums {
 	enum gdiag_rec_type rec_type;
@@ -163,6 +248,10 @@ struct gdiag_enums {
 	enum gdiag_ctx ctx;
 	enum gdiag_task_reason task_reason;
 	enum gdiag_stall_kind stall_kind;
+	enum gdiag_sample_kind sample_kind;
+	enum gdiag_cut cut;
+	enum gdiag_py_cut py_cut;
+	enum gdiag_py_flags py_flags;
 };
 
 #ifdef __bpf__
@@ -175,6 +264,9 @@ _Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");
 _Static_assert(sizeof(struct gdiag_irq) == 32, "irq");
+_Static_assert(sizeof(struct gdiag_sample) == 56 + 8 * (GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX),
+	       "sample");
+_Static_assert(sizeof(struct gdiag_pycode) == 48 + 2 * GDIAG_PY_TEXT + GDIAG_PY_LINES, "pycode");
 #endif
 
 #endif /* GDIAG_EVENTS_H */

@@ -48,8 +48,12 @@ id!(/// Shared by an API call and the operations it started, unique in its proce
     CorrelationId(u32));
 id!(/// A string defined by [`Define::Name`]. 0 is the empty name, never defined.
     NameId(u32));
-id!(/// A stack defined by [`Define::Stack`]. 0 is "no stack", never defined.
+id!(/// A kernel stack defined by [`Define::Stack`]. 0 is "no stack", never defined.
     StackId(u32));
+id!(/// A place in a user stack, defined by [`Define::Frame`]. 0 is never defined.
+    FrameId(u32));
+id!(/// A user stack defined by [`Define::CallStack`]. 0 is "no stack", never defined.
+    CallStackId(u32));
 
 /// Something that happened, or a definition that later events use.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +67,7 @@ pub enum Event {
     Wait(Wait),
     Stall(Stall),
     Signal(Signal),
+    Sample(Sample),
     GpuOp(GpuOp),
     GpuInvalid(GpuInvalid),
     ApiCall(ApiCall),
@@ -88,6 +93,7 @@ impl Event {
             Event::Wait(e) => e.start,
             Event::Stall(e) => e.start,
             Event::Signal(e) => e.ts,
+            Event::Sample(e) => e.ts,
             Event::GpuOp(e) => e.start,
             Event::GpuInvalid(e) => e.seen,
             Event::ApiCall(e) => e.start,
@@ -105,11 +111,86 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Define {
     /// Bytes as they came, made valid UTF-8; never escaped, that is the presenter's work.
-    Name { id: NameId, text: String },
-    /// Frames leaf first. A frame is a name such as `futex_do_wait`.
-    Stack { id: StackId, frames: Vec<NameId> },
+    Name {
+        id: NameId,
+        text: String,
+    },
+    /// A kernel stack, leaf first. A frame is a name such as `futex_do_wait`.
+    Stack {
+        id: StackId,
+        frames: Vec<NameId>,
+    },
+    Frame {
+        id: FrameId,
+        frame: Frame,
+    },
+    /// A user stack, leaf first, native and Python frames in one.
+    CallStack {
+        id: CallStackId,
+        frames: Vec<FrameId>,
+        /// Why callers are missing at its root; `None` when none are.
+        cut: Option<Cut>,
+    },
+    /// The functions at a native frame, innermost first: more than one when calls were inlined
+    /// there. Unlike other definitions it comes after the first use, when the symbols have been
+    /// read, or never: then the frame is shown as file and address.
+    Functions {
+        frame: FrameId,
+        functions: Vec<Function>,
+    },
     /// The handler names of an interrupt number, from /proc/interrupts.
-    Irq { irq: u16, name: NameId },
+    Irq {
+        irq: u16,
+        name: NameId,
+    },
+}
+
+/// A place in the code of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Frame {
+    /// An instruction in a mapped file: the one that ran, or the call that had not returned.
+    Native {
+        /// Path as the process sees it, or `[vdso]`.
+        module: NameId,
+        /// Hexadecimal; empty when the file has none.
+        build_id: NameId,
+        /// As the file's own program headers and symbols count.
+        address: u64,
+    },
+    /// An instruction outside of every file, made at run time.
+    Anonymous { address: u64 },
+    /// A line of Python. `line` is 0 when unknown.
+    Python {
+        function: NameId,
+        file: NameId,
+        line: u32,
+    },
+}
+
+/// A function that a native frame is in, with the line when debug information tells it (0: it does not).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// As the compiler mangled it; demangled for display only.
+    pub name: NameId,
+    pub file: NameId,
+    pub line: u32,
+}
+
+/// Why a user stack ends before its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// gdiag had not read the maps of this process, or the unwind table of this file, yet.
+    NotYet,
+    /// The last frame is code made at run time, which says nothing about its caller.
+    Unmapped,
+    /// The file has no unwind table for this address.
+    NoTable,
+    /// The table describes the caller in a way that gdiag does not follow.
+    Unsupported,
+    /// The stack could not be read: its page was not in memory.
+    Unreadable,
+    /// It is deeper than gdiag looks.
+    TooDeep,
 }
 
 /// Why a task event was sent.
@@ -283,6 +364,33 @@ pub struct Signal {
 
 impl Signal {
     pub const CONT: u8 = 18;
+}
+
+/// Why a stack was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleKind {
+    /// By the timer, while the thread ran: it stands for `period` of running.
+    Cpu { period: Nanos },
+    /// The thread runs again at `ts`, after a long time off the CPU that began at `since`.
+    OffCpu { since: Nanos },
+    /// The thread ended a long wait of `wakee`, which had begun at `since`.
+    Waker { wakee: Tid, since: Nanos },
+    /// The thread called a launch function of the driver; one in `one_in` was taken.
+    Launch { one_in: u32 },
+}
+
+/// Where a thread was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub ts: Nanos,
+    pub tid: Tid,
+    pub kind: SampleKind,
+    /// 0 when it ran in user space.
+    pub kernel: StackId,
+    /// 0 for a thread of the kernel.
+    pub user: CallStackId,
+    /// The thread that held the interpreter lock of this one's Python; `None`: nobody, no Python, or unknown.
+    pub gil: Option<Tid>,
 }
 
 /// Kinds of memory as CUPTI names them.

@@ -147,6 +147,7 @@ impl Seen {
             | Event::Wait(_)
             | Event::Stall(_)
             | Event::Signal(_)
+            | Event::Sample(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
             | Event::Sync(_)

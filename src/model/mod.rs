@@ -175,6 +175,7 @@ impl Timeline {
             Event::Wait(e) => self.thread_mut(e.tid).1.wait(*e),
             Event::Stall(e) => self.thread_mut(e.tid).1.stall(*e),
             Event::Signal(e) => self.signals.push(*e),
+            Event::Sample(_) => {}
             Event::GpuOp(e) => {
                 self.last = self.last.max(e.end);
                 self.gpu.op(e);

@@ -346,6 +346,7 @@ impl Names {
             Define::Irq { irq, name } => {
                 self.irqs.insert(*irq, *name);
             }
+            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
         }
     }
 

@@ -71,6 +71,7 @@ impl Encoder {
             Event::Wait(e) => self.framed(record::WAIT, |out| out.wait(e)),
             Event::Stall(e) => self.framed(record::STALL, |out| out.stall(e)),
             Event::Signal(e) => self.framed(record::SIGNAL, |out| out.signal(e)),
+            Event::Sample(_) => {}
             Event::GpuOp(e) => self.framed(record::GPU_OP, |out| out.gpu_op(e)),
             Event::GpuInvalid(e) => self.framed(record::GPU_INVALID, |out| out.gpu_invalid(e)),
             Event::ApiCall(e) => self.framed(record::API_CALL, |out| out.api_call(e)),
@@ -195,6 +196,7 @@ impl Encoder {
                 out.num(*irq);
                 out.num(name.0);
             }),
+            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
         }
     }
 

@@ -146,6 +146,7 @@ impl Before {
             | Event::Wait(_)
             | Event::Stall(_)
             | Event::Signal(_)
+            | Event::Sample(_)
             | Event::GpuOp(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
@@ -260,6 +261,7 @@ impl Range {
             | Event::Switch(_)
             | Event::Waking(_)
             | Event::Signal(_)
+            | Event::Sample(_)
             | Event::GpuInvalid(_)
             | Event::Shim(_)
             | Event::Clock(_) => event.ts().is_some_and(|ts| self.from <= ts && ts < self.to),
@@ -296,6 +298,7 @@ impl Used {
             | Event::Interrupt(_)
             | Event::Stall(_)
             | Event::Signal(_)
+            | Event::Sample(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
             | Event::Sync(_)
@@ -317,6 +320,7 @@ impl Used {
                 }
             }
             Define::Irq { name, .. } => self.names.extend([name]),
+            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
         }
     }
 
@@ -328,6 +332,7 @@ impl Used {
             Define::Name { id, .. } => self.names.contains(id),
             Define::Stack { id, .. } => self.stacks.contains(id),
             Define::Irq { .. } => true,
+            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => false,
         }
     }
 }
