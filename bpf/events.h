@@ -216,7 +216,7 @@ struct gdiag_sample {
 	unsigned short user;
 	unsigned short python;
 	unsigned short cpu;
-	unsigned int pad;
+	unsigned int one_in; /* GDIAG_SAMPLE_LAUNCH: it is one of so many */
 	/* leaf first; all but the leaf are return addresses (and a leaf after a signal frame) */
 	unsigned long long frames[GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX];
 };
