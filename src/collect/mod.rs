@@ -5,5 +5,7 @@ pub mod clock;
 pub mod process;
 pub mod shim_file;
 pub mod shims;
+pub mod stacks;
+pub mod tables;
 pub mod target;
 pub(crate) mod wire;
