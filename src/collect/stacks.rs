@@ -18,6 +18,7 @@ use memmap2::MmapMut;
 use perf_event_open_sys::bindings as perf;
 
 use crate::collect::bpf::{self, Bpf};
+use crate::collect::maps::{FileId, Mapping};
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
@@ -58,17 +59,6 @@ pub struct Plan {
     pub frequency: u32,
     /// One launch in so many, on every thread; 0 takes none, and then nothing is put into the driver.
     pub launch_one_in: u32,
-}
-
-/// A piece of executable memory of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    pub start: u64,
-    pub end: u64,
-    /// Address in the file = address in memory - bias.
-    pub bias: u64,
-    /// Number of the file, as given to [`Stacks::add_table`]; 0 for memory without one.
-    pub file: u32,
 }
 
 /// What the stacks cost so far.
@@ -189,7 +179,8 @@ impl Stacks {
         value.extend_from_slice(&generation.to_ne_bytes());
         value.extend_from_slice(&u32::try_from(count).unwrap_or(0).to_ne_bytes());
         for m in &mappings[..count] {
-            for word in [m.start, m.end, m.bias, u64::from(m.file)] {
+            let file = m.file.map_or(0, |file| file.0);
+            for word in [m.start, m.end, m.bias, u64::from(file)] {
                 value.extend_from_slice(&word.to_ne_bytes());
             }
         }
@@ -222,7 +213,7 @@ impl Stacks {
     }
 
     /// Hands over the unwind table of a file. `rules` are those that the table was made with.
-    pub fn add_table(&mut self, file: u32, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
+    pub fn add_table(&mut self, file: FileId, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
         self.add_rules(rules);
         let mut keys = Vec::new();
         let mut values = Vec::new();
@@ -244,7 +235,7 @@ impl Stacks {
                 to.copy_from_slice(&row.to_ne_bytes());
             }
             self.rows += rows.len();
-            keys.extend_from_slice(&file.to_ne_bytes());
+            keys.extend_from_slice(&file.0.to_ne_bytes());
             keys.extend_from_slice(&page.number.to_ne_bytes());
             let shard = u32::try_from(self.shards.len() - 1)?;
             values.extend_from_slice(&shard.to_ne_bytes());

@@ -12,7 +12,9 @@ use object::elf::{FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 use object::LittleEndian as Little;
 
-use crate::unwind::{vdso, Rules, Table, Unusable};
+use crate::collect::elf::Elf;
+use crate::collect::maps::FileId;
+use crate::unwind::{Rules, Table};
 
 /// Read of a file without section headers at most: then it is read whole.
 const MOST_WITHOUT_SECTIONS: u64 = 64 << 20;
@@ -23,17 +25,9 @@ const MOST_NAMES: u64 = 64 << 10;
 /// Sections from which tables are made.
 const SECTIONS: [&[u8]; 2] = [b".eh_frame", b".eh_frame_hdr"];
 
-/// What a table is made of.
-#[derive(Debug)]
-pub enum Source {
-    File(File),
-    /// The kernel's own code in every process.
-    Vdso,
-}
-
 #[derive(Debug)]
 pub struct Made {
-    pub file: u32,
+    pub file: FileId,
     /// The error is a sentence.
     pub table: Result<Table, String>,
 }
@@ -41,7 +35,7 @@ pub struct Made {
 /// The thread. Dropping this ends it, once it has finished what it is at.
 #[derive(Debug)]
 pub struct TableMaker {
-    jobs: Sender<(u32, Source)>,
+    jobs: Sender<(FileId, Arc<Elf>)>,
     made: Receiver<Made>,
     rules: Arc<Mutex<Rules>>,
     /// Asked for and not handed out yet.
@@ -50,7 +44,7 @@ pub struct TableMaker {
 
 impl TableMaker {
     pub fn start() -> io::Result<TableMaker> {
-        let (jobs, todo) = channel::<(u32, Source)>();
+        let (jobs, todo) = channel::<(FileId, Arc<Elf>)>();
         let (done, made) = channel();
         let rules = Arc::new(Mutex::new(Rules::new()));
         let shared = Arc::clone(&rules);
@@ -60,9 +54,9 @@ impl TableMaker {
                 // The target comes first.
                 // SAFETY: concerns only this thread (0), and cannot fail in a harmful way.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
-                for (file, source) in todo {
+                for (file, elf) in todo {
                     let mut rules = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                    let table = make(&source, &mut rules);
+                    let table = make(&elf, &mut rules);
                     drop(rules);
                     if done.send(Made { file, table }).is_err() {
                         break;
@@ -78,8 +72,8 @@ impl TableMaker {
     }
 
     /// Makes a table for what is known as number `file`.
-    pub fn ask(&mut self, file: u32, source: Source) {
-        if self.jobs.send((file, source)).is_ok() {
+    pub fn ask(&mut self, file: FileId, elf: Arc<Elf>) {
+        if self.jobs.send((file, elf)).is_ok() {
             self.pending += 1;
         }
     }
@@ -94,15 +88,9 @@ impl TableMaker {
     }
 }
 
-fn make(source: &Source, rules: &mut Rules) -> Result<Table, String> {
-    let unusable = |e: Unusable| e.to_string();
-    match source {
-        Source::Vdso => Table::of(vdso::image().ok_or("no vdso")?, rules).map_err(unusable),
-        Source::File(file) => {
-            let elf = read_sparse(file).map_err(|e| format!("cannot read it: {e}"))?;
-            Table::of(&elf, rules).map_err(unusable)
-        }
-    }
+fn make(elf: &Elf, rules: &mut Rules) -> Result<Table, String> {
+    let bytes = read_sparse(elf.file()).map_err(|e| format!("cannot read it: {e}"))?;
+    Table::of(&bytes, rules).map_err(|e| e.to_string())
 }
 
 /// Memory as long as the file in which only the parts are filled that a table is made from; the rest

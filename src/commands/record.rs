@@ -16,7 +16,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file, shims};
+use crate::collect::{clock, process, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::{Session, STEP};
@@ -78,7 +78,10 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         all: options.target == Target::All,
         targets,
         wait_threshold: options.wait_threshold,
-        stacks: options.stacks.is_some(),
+        stacks: options.stacks.map(|stacks| stacks::Plan {
+            frequency: stacks.frequency,
+            launch_one_in: stacks.launch_one_in.unwrap_or(0),
+        }),
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
