@@ -7,5 +7,7 @@ pub mod maps;
 pub mod process;
 pub mod shim_file;
 pub mod shims;
+pub mod stacks;
+pub mod tables;
 pub mod target;
 pub(crate) mod wire;

@@ -78,6 +78,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         all: options.target == Target::All,
         targets,
         wait_threshold: options.wait_threshold,
+        stacks: options.stacks.is_some(),
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -477,10 +478,7 @@ fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta>
         kernel: text(uname.release()),
         machine: text(uname.machine()),
         boot_id: boot_id.trim().to_string(),
-        cpus_online: std::fs::read_to_string("/sys/devices/system/cpu/online")
-            .ok()
-            .and_then(|list| process::parse_cpu_list(list.trim()))
-            .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(0)),
+        cpus_online: u32::try_from(process::online_cpus().len()).unwrap_or(0),
         command: std::env::args_os().map(|arg| text(&arg)).collect(),
         mode: match options.target {
             Target::Command => TargetMode::Launch,

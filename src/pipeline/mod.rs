@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod resolver;
+mod stacks;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
