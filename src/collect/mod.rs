@@ -2,6 +2,8 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod elf;
+pub mod maps;
 pub mod process;
 pub mod shim_file;
 pub mod shims;
