@@ -21,7 +21,7 @@ use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
 use crate::collect::tables::TableMaker;
 use crate::decode::stacks::{RawSample, UserAddress};
-use crate::event::{CallStackId, Cut, Event, Frame, FrameId, Pid, SampleKind, Task, TaskReason};
+use crate::event::{CallStackId, Cut, Event, Frame, FrameId, Pid, Task, TaskReason};
 use crate::intern::{CallStacks, Frames, Names};
 use crate::units::Nanos;
 
@@ -104,6 +104,13 @@ impl UserStacks {
     pub(super) fn period(&self) -> Nanos {
         let frequency = self.on.as_ref().map_or(0, |on| on.plan.frequency);
         Nanos(1_000_000_000 / u64::from(frequency.max(1)))
+    }
+
+    /// Maps or tables are being read that stacks need.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.on
+            .as_ref()
+            .is_some_and(|on| on.tables.pending > 0 || on.spaces.waiting() > 0)
     }
 
     pub(super) fn missing(&self) -> &[String] {
@@ -239,6 +246,9 @@ impl On {
                 }
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
+                    if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
+                        self.stacks.probe_launches(file, &elf)?;
+                    }
                     self.tables.ask(file, elf);
                 }
             }
@@ -321,6 +331,13 @@ impl On {
         }
         Ok(id)
     }
+}
+
+/// The library through which all launches go.
+fn is_driver(path: &str) -> bool {
+    path.rsplit('/')
+        .next()
+        .is_some_and(|name| name.starts_with("libcuda.so"))
 }
 
 /// Keeps what launches cost within bounds.
