@@ -84,7 +84,8 @@ impl<'a> Frames<'a> {
     /// overlap, the later one holds from its beginning on, as for the binary search that debuggers
     /// and exceptions use.
     pub fn functions(&mut self) -> Vec<Function> {
-        let mut functions = Vec::new();
+        // Compilers take 24 bytes and more for one.
+        let mut functions = Vec::with_capacity(self.source.eh_frame.len() / 32);
         let mut at = 0;
         while let Some((entry, next)) = entry_at(self.source.eh_frame, at) {
             match entry {

@@ -21,8 +21,9 @@
 //! - time: each entry of `.eh_frame` is run once, and each starts from a common entry of at most
 //!   [`cfi::MAX_CIE_BYTES`];
 //! - memory: 16 bytes for each function (which took at least 16 bytes of the file), 4 for each
-//!   row (two of the file), and 20 for each 64 KiB of code, of which there cannot be more than the
-//!   file is long; new rules are limited to [`rule::MAX_NEW_RULES`] for each file.
+//!   row (2 of the file), and some 30 for each 64 KiB of code, of which there cannot be more than
+//!   the file is long; [`elf::MAX_EH_FRAME`] and [`elf::MAX_CODE`] bound the sum; new rules are
+//!   limited to [`rule::MAX_NEW_RULES`] for each file.
 
 pub mod abi;
 mod cfi;
@@ -54,6 +55,10 @@ pub enum Unusable {
     /// Its code is above what a process can have.
     #[error("addresses beyond 48 bits")]
     AddressTooHigh,
+    /// More code, or more unwind information, than a program can have: files can be large without
+    /// taking room on a disk.
+    #[error("too large")]
+    TooLarge,
     #[error("no .eh_frame")]
     NoUnwindInfo,
 }

@@ -48,6 +48,8 @@ impl Table {
         }
         let limit = rules.end() + MAX_NEW_RULES;
         let mut builder = Builder::default();
+        // Compilers take 5 bytes and more for one, and room that is not used takes no memory.
+        builder.table.rows.reserve(source.eh_frame.len() / 4);
         for function in &functions {
             frames.rows(function, |start, end, caller| {
                 builder.push(start, end, rules.id(caller, limit));

@@ -104,7 +104,7 @@ impl EhFrame {
         Source {
             eh_frame: &self.bytes,
             bases: gimli::BaseAddresses::default().set_eh_frame(0x100_0000),
-            code: vec![0x1000..0x80_0000],
+            code: std::iter::once(0x1000..0x80_0000).collect(),
             whole: true,
         }
     }
