@@ -14,10 +14,10 @@ use super::Unusable;
 const ADDRESS_BITS: u32 = 48;
 
 /// Bytes of code, which has to reach all of itself by offsets of 32 bits.
-pub const MAX_CODE: u64 = 1 << 32;
+pub(super) const MAX_CODE: u64 = 1 << 32;
 
 /// Bytes of `.eh_frame`. That of libtorch_cpu, one of the largest, has 18 MB.
-pub const MAX_EH_FRAME: usize = 256 << 20;
+pub(super) const MAX_EH_FRAME: usize = 256 << 20;
 
 /// What the tables are made from. Addresses are those of the file, as its program headers count.
 #[derive(Debug)]
@@ -35,15 +35,19 @@ type Segments<'a> = &'a [ProgramHeader64<Little>];
 impl<'a> Source<'a> {
     pub fn of(elf: &'a [u8]) -> Result<Self, Unusable> {
         let ident = elf.get(..20).ok_or(Unusable::NotElf)?;
-        if !ident.starts_with(b"\x7fELF") {
-            return Err(Unusable::NotElf);
-        }
-        // Of two bytes in the order of the machine; those of other orders are refused anyway.
-        let machine = u16::from_le_bytes([ident[18], ident[19]]);
-        let (Ok(header), true) = (FileHeader64::<Little>::parse(elf), machine == EM_X86_64.0)
+        let (Some([class, order, ..]), [.., low, high]) = (ident.strip_prefix(b"\x7fELF"), ident)
         else {
-            return Err(Unusable::Machine(machine));
+            return Err(Unusable::NotElf);
         };
+        let machine = match order {
+            2 => u16::from_be_bytes([*low, *high]),
+            _ => u16::from_le_bytes([*low, *high]),
+        };
+        if (*class, *order, machine) != (2, 1, EM_X86_64.0) {
+            return Err(Unusable::Machine(machine));
+        }
+        let header =
+            FileHeader64::<Little>::parse(elf).map_err(|_| Unusable::Malformed("header"))?;
         let segments = header
             .program_headers(Little, elf)
             .map_err(|_| Unusable::Malformed("program headers"))?;

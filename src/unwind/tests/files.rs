@@ -110,9 +110,11 @@ fn files_without_a_table_say_why() {
         Unusable::NotElf
     );
 
-    let mut other = good.clone();
-    other[18] = 183;
-    assert_eq!(of(&other), Unusable::Machine(183));
+    for (at, value, machine) in [(18, 183, 183), (4, 1, 62), (5, 2, 62 << 8)] {
+        let mut other = good.clone();
+        other[at] = value;
+        assert_eq!(of(&other), Unusable::Machine(machine));
+    }
 
     let mut none = assemble(".text\n.globl f\nf: ret\n");
     strip_sections(&mut none);

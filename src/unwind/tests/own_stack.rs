@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_void, CString};
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -259,6 +259,68 @@ fn from_a_signal_handler_to_what_it_interrupted() {
         assert!(process.function(walk.frames[1]).0.contains("libc"));
         assert!(process.function(walk.frames[2]).0.contains("libc"));
     }
+}
+
+/// gcc realigns the stack of a function with a variable that wants it, and then finds its frame
+/// by what it stored there.
+const REALIGNED: &str = "
+    void use(void *, void *);
+    void realigned(int n, void (*call)(void)) {
+        char aligned[64] __attribute__((aligned(64)));
+        char *room = __builtin_alloca(n);
+        use(aligned, room);
+        call();
+        use(aligned, room);
+    }
+    void use(void *a, void *b) { __asm__ volatile(\"\" : : \"r\"(a), \"r\"(b) : \"memory\"); }
+";
+
+extern "C" fn called() {
+    keep_walk(registers!());
+}
+
+#[test]
+fn through_a_realigned_stack() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("a.c"), dir.path().join("a.so"));
+    fs::write(&from, REALIGNED).unwrap();
+    compile(&["-O2", "-fomit-frame-pointer"], &from, &to);
+    let name = CString::new(to.to_str().unwrap()).unwrap();
+    // SAFETY: the library was just made; loading it runs none of its code.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    // SAFETY: `library` is a loaded library.
+    let symbol = unsafe { libc::dlsym(library, c"realigned".as_ptr()) };
+    assert!(!symbol.is_null());
+    // SAFETY: this is the type that the source above gives it.
+    let realigned: extern "C" fn(c_int, extern "C" fn()) = unsafe { std::mem::transmute(symbol) };
+
+    let (process, walks) = walks(|| realigned(black_box(100), called));
+    let callers = (0..process.rules.end() as u16).map(|id| process.rules.caller(id));
+    assert!(
+        callers.into_iter().any(|caller| matches!(
+            caller,
+            Caller::By(Rule {
+                cfa: Cfa::FpDeref(_),
+                fp: Fp::AtFp(_)
+            })
+        )),
+        "the compiler did it another way"
+    );
+    let walk = &walks[0];
+    assert_eq!(walk.cut, None, "{walk:#x?}");
+    let found = process.functions(walk, |i| i == 0);
+    assert_in_order(
+        &found,
+        &[
+            called as extern "C" fn() as usize as u64,
+            symbol as usize as u64,
+        ],
+    );
+    assert!(process
+        .function(*walk.frames.last().unwrap())
+        .0
+        .contains("libc"));
 }
 
 /// A process of one file, of which the first page is one function with this rule, and one that
