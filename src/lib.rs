@@ -11,7 +11,8 @@
 //!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of kernel functions by
-//! [`symbolize`]. [`commands`] wires all the steps; [`cli`] only says what was asked.
+//! [`symbolize`]. [`unwind`] stands apart: it makes tables for the BPF programs from the bytes of
+//! a program. [`commands`] wires all the steps; [`cli`] only says what was asked.
 
 pub mod analyse;
 pub mod cli;
