@@ -1,9 +1,13 @@
 //! Sentences that let a person check a claim: who, how often, how long, when, beside whom.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 use crate::analyse::cause::Cause;
+use crate::analyse::sampled;
 use crate::analyse::sums::Share;
 use crate::analyse::what::{describe, What};
+use crate::model::frame_text;
 use crate::model::syscall::Table;
 use crate::model::thread::{State, Who};
 use crate::model::Timeline;
@@ -56,15 +60,16 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
             format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}")
         }
-        What::In(_) => format!("{who} was in {what}: {amount}"),
-        What::Before(_) => format!("{who} ran {what}: {amount}"),
+        What::In(_) => format!("{who} was in {what}: {amount}{}", place(t, s)),
+        What::Before(_) => format!("{who} ran {what}: {amount}{}", place(t, s)),
         What::Irq(_) => {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
             format!("{who} was interrupted by {what}{cpu}: {amount}")
         }
         What::Wait { .. } => {
             let state = state_text(t, s).map_or_else(String::new, |st| format!(" in state {st}"));
-            format!("{who} waited in {what}{state}: {amount}{}", frames(t, s))
+            let (frames, place) = (frames(t, s), place(t, s));
+            format!("{who} waited in {what}{state}: {amount}{frames}{place}")
         }
         What::Lock { holder, .. } => {
             let meanwhile = holder.map_or_else(String::new, |h| meanwhile(t, s, h));
@@ -72,7 +77,8 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::Gil => "the interpreter lock, ",
                 _ => "",
             };
-            format!("{who} waited for {waited}{what}: {amount}{meanwhile}")
+            let place = place(t, s);
+            format!("{who} waited for {waited}{what}: {amount}{place}{meanwhile}")
         }
         What::Stopped { .. } => format!("{who} was {what}: {amount}"),
         What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
@@ -81,9 +87,11 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::DataLoading => ", a loader,",
                 _ => "",
             };
-            format!("{who}{role} was running while the dispatcher waited for it: {amount}")
+            let place = place(t, s);
+            format!("{who}{role} was running while the dispatcher waited for it: {amount}{place}")
         }
-        What::Say(_) | What::Nothing | What::AfterStream(_) | What::Missing(_) => {
+        What::Say(_) => format!("{who}: {what}: {amount}{}", place(t, s)),
+        What::Nothing | What::AfterStream(_) | What::Missing(_) => {
             format!("{who}: {what}: {amount}")
         }
     }
@@ -130,6 +138,39 @@ fn frames(t: &Timeline, s: &Share) -> String {
     }
 }
 
+/// Where in its program the thread was: what most samples say, or without any the stack of the longest piece.
+fn place(t: &Timeline, s: &Share) -> String {
+    /// The innermost says where; its caller, for whom.
+    const SHOWN: usize = 2;
+    let text = |stack| {
+        let mut frames = frame_text::telling(t.names(), stack);
+        frames.truncate(SHOWN);
+        frames.join(" < ")
+    };
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for (&stack, &count) in &s.samples {
+        *counts.entry(text(stack)).or_default() += count;
+    }
+    let all: u64 = counts.values().sum();
+    counts.remove("");
+    let most = counts.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    if let Some((place, &count)) = most {
+        return if all == 1 {
+            format!("; seen in {place}")
+        } else {
+            format!("; {} of {} samples in {place}", Count(count), Count(all))
+        };
+    }
+    let piece = s.longest;
+    let thread = piece.who.map(|w| t.thread(w.thread));
+    let sample = thread.and_then(|thread| sampled::sample_in(thread, piece.start, piece.end));
+    match sample.map(|sample| text(sample.user)) {
+        Some(place) if !place.is_empty() && s.count > 1 => format!("; the longest in {place}"),
+        Some(place) if !place.is_empty() => format!("; in {place}"),
+        Some(_) | None => String::new(),
+    }
+}
+
 /// What another thread did during the longest piece: the evidence against the holder of a lock.
 fn meanwhile(t: &Timeline, s: &Share, holder: Who) -> String {
     let thread = t.thread(holder.thread);
@@ -171,11 +212,28 @@ fn meanwhile(t: &Timeline, s: &Share, holder: Who) -> String {
         .take(3)
         .map(|(len, text)| format!("{text} {}", Nanos(*len)))
         .collect();
+    let place = holders_place(t, s, holder).map_or_else(String::new, |p| format!(", seen in {p}"));
     format!(
-        "; in the longest, {} was {}",
+        "; in the longest, {} was {}{place}",
         t.comm(holder),
         list.join(", ")
     )
+}
+
+/// Where the holder was in the longest piece: running in the middle of it, or when it ended the wait.
+fn holders_place(t: &Timeline, s: &Share, holder: Who) -> Option<String> {
+    let thread = t.thread(holder.thread);
+    let meanwhile = sampled::sample_in(thread, s.longest.start, s.longest.end);
+    let released = || {
+        let waiter = t.thread(s.longest.who?.thread);
+        let wait = waiter.states(s.longest.start, s.longest.end).next()?.span.0;
+        let (waker, sample) = t.waker_stack(waiter.tid, wait)?;
+        (waker == holder.thread).then_some(sample)
+    };
+    let sample = meanwhile.or_else(released)?;
+    frame_text::telling(t.names(), sample.user)
+        .into_iter()
+        .next()
 }
 
 fn wait_name(table: Table, syscall: Option<u16>) -> String {
