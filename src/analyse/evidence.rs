@@ -7,6 +7,7 @@ use crate::analyse::cause::Cause;
 use crate::analyse::sampled;
 use crate::analyse::sums::Share;
 use crate::analyse::what::{describe, What};
+use crate::event::{CallStackId, Frame, FrameId};
 use crate::model::frame_text;
 use crate::model::syscall::Table;
 use crate::model::thread::{State, Who};
@@ -140,34 +141,61 @@ fn frames(t: &Timeline, s: &Share) -> String {
 
 /// Where in its program the thread was: what most samples say, or without any the stack of the longest piece.
 fn place(t: &Timeline, s: &Share) -> String {
-    /// The innermost says where; its caller, for whom.
-    const SHOWN: usize = 2;
-    let text = |stack| {
-        let mut frames = frame_text::telling(t.names(), stack);
-        frames.truncate(SHOWN);
-        frames.join(" < ")
-    };
-    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    for (&stack, &count) in &s.samples {
-        *counts.entry(text(stack)).or_default() += count;
-    }
-    let all: u64 = counts.values().sum();
-    counts.remove("");
-    let most = counts.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
-    if let Some((place, &count)) = most {
-        return if all == 1 {
-            format!("; seen in {place}")
-        } else {
-            format!("; {} of {} samples in {place}", Count(count), Count(all))
-        };
+    if let Some(most) = most_samples(t, s) {
+        return most;
     }
     let piece = s.longest;
     let thread = piece.who.map(|w| t.thread(w.thread));
     let sample = thread.and_then(|thread| sampled::sample_in(thread, piece.start, piece.end));
-    match sample.map(|sample| text(sample.user)) {
+    match sample.map(|sample| innermost(t, sample.user)) {
         Some(place) if !place.is_empty() && s.count > 1 => format!("; the longest in {place}"),
         Some(place) if !place.is_empty() => format!("; in {place}"),
         Some(_) | None => String::new(),
+    }
+}
+
+/// The innermost telling frame says where, its caller for whom.
+fn innermost(t: &Timeline, stack: CallStackId) -> String {
+    const SHOWN: usize = 2;
+    let mut frames = frame_text::telling(t.names(), stack);
+    frames.truncate(SHOWN);
+    frames.join(" < ")
+}
+
+/// The function with most of the timer's samples, with the line and the caller of most of those.
+fn most_samples(t: &Timeline, s: &Share) -> Option<String> {
+    let mut functions: BTreeMap<(&str, &str), BTreeMap<String, u64>> = BTreeMap::new();
+    let mut all = 0;
+    for (&stack, &count) in &s.samples {
+        all += count;
+        let frame = frame_text::telling_frames(t.names(), stack)
+            .into_iter()
+            .next();
+        if let Some(function) = frame.and_then(|f| function_of(t, f)) {
+            let places = functions.entry(function).or_default();
+            *places.entry(innermost(t, stack)).or_default() += count;
+        }
+    }
+    let total = |places: &BTreeMap<String, u64>| places.values().sum::<u64>();
+    let (_, places) = functions.iter().max_by_key(|(_, places)| total(places))?;
+    let (place, _) = places.iter().max_by_key(|(_, &count)| count)?;
+    Some(if all == 1 {
+        format!("; seen in {place}")
+    } else {
+        let count = Count(total(places));
+        format!("; {count} of {} samples in {place}", Count(all))
+    })
+}
+
+/// A function, whatever the line: its name, and its file.
+fn function_of(t: &Timeline, frame: FrameId) -> Option<(&str, &str)> {
+    match t.names().frame(frame)? {
+        Frame::Python { function, file, .. } => Some((t.name(function), t.name(file))),
+        Frame::Native { module, .. } => {
+            let function = t.names().functions(frame).first()?;
+            Some((t.name(function.name), t.name(module)))
+        }
+        Frame::Anonymous { .. } => None,
     }
 }
 

@@ -130,13 +130,19 @@ fn running_code_is_named_by_the_sample_in_its_middle_and_by_most_of_them() {
                 CPU,
                 &["/opt/a.so:sort", "load (data.py:4)", main],
             )
+            .sample(
+                9_200,
+                MAIN,
+                CPU,
+                &["/opt/a.so:sort", "load (data.py:6)", main],
+            )
             .sample(5_000, THREAD, CPU, &["other (x.py:1)"]),
     );
     let part = part(&r, Cause::Compute);
     assert_eq!(part.stack.frames, ["hash"]);
     let text = evidence(&r, Cause::Compute);
     assert!(
-        text.ends_with("; 2 of 3 samples in sort < load (data.py:4)"),
+        text.ends_with("; 3 of 4 samples in sort < load (data.py:4)"),
         "{text}"
     );
 }
