@@ -274,3 +274,7 @@ fn function(name: &str, code: Option<&CodeInfo<'_>>) -> Function {
         line: code.and_then(|code| code.line).unwrap_or(0),
     }
 }
+
+#[cfg(test)]
+#[path = "user_tests.rs"]
+mod tests;
