@@ -144,6 +144,7 @@ struct {
 
 const struct gdiag_sample *unused_sample;
 const struct gdiag_pycode *unused_pycode;
+const struct gdiag_py_frame *unused_py_frame;
 const struct gdiag_maps *unused_maps;
 const struct shard *unused_shard;
 const struct gdiag_page_key *unused_page_key;
@@ -325,7 +326,8 @@ static long walk_frame(u64 i, void *data)
 		w->cut = GDIAG_CUT_DEPTH;
 		return 1;
 	}
-	s->frames[at] = w->pc;
+	/* The leaf always is. */
+	s->frames[at] = w->pc | (w->exact && s->user ? GDIAG_FRAME_EXACT : 0);
 	s->user++;
 	/* After a call that never returns comes another function. */
 	pc = w->exact ? w->pc : w->pc - 1;

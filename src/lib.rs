@@ -27,3 +27,4 @@ pub mod present;
 pub mod store;
 pub mod symbolize;
 pub mod units;
+pub mod unwind;

@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod gpu;
 pub mod sched;
+pub mod stacks;
