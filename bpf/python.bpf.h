@@ -251,7 +251,11 @@ __noinline u32 py_text(const struct gdiag_py_process *p, u64 text, struct gdiag_
 	if (!py_read(&length, sizeof(length), text + p->at.text_length) || length > PY_MAX_LENGTH ||
 	    !py_read(&state, sizeof(state), text + p->at.text_state))
 		return 0;
-	state >>= p->text_kind & 31;
+	/*
+	 * Bit fields: how it is interned, bytes per character (3 bits), compact, ASCII. The first
+	 * has 2 bits, or 16 in some releases of 3.14, with no more than 2 of them in use.
+	 */
+	state >>= state & 0xfffc ? 2 : 16;
 	kind = state & 7;
 	ascii = state >> 4 & 1;
 	/* The characters of one that is not compact are elsewhere; no compiler makes such names. */

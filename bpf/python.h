@@ -68,9 +68,9 @@ struct gdiag_py_process {
 	unsigned char frames;	    /* enum gdiag_py_frames */
 	unsigned char instr;	    /* enum gdiag_py_instr */
 	unsigned char features;	    /* enum gdiag_py_features */
-	unsigned char text_kind;    /* lowest bit of the 3 that are the bytes per character, in the state; above: compact, ASCII */
+	unsigned char pad;
 	struct gdiag_py_offsets at;
-	unsigned int pad;
+	unsigned int pad2;
 };
 
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
