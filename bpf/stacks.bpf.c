@@ -16,6 +16,7 @@
  */
 #include "common.bpf.h"
 #include "unwind.h"
+#include "python.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -423,11 +424,13 @@ static __always_inline void count_lost_stack(void)
 static __always_inline void end_sample(struct scratch *x)
 {
 	struct gdiag_sample *s = &x->sample;
-	u32 n = (u32)s->kernel + s->user + 2 * (u32)s->python, zero = 0;
+	u32 n, zero = 0;
 	struct stack_costs *c = bpf_map_lookup_elem(&costs, &zero);
 	void *ring = my_ring();
 	u64 size;
 
+	python_stack(s);
+	n = (u32)s->kernel + s->user + 2 * (u32)s->python;
 	if (n > GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
 		n = 0;
 	size = __builtin_offsetof(struct gdiag_sample, frames) + 8 * n;

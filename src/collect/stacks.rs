@@ -19,6 +19,7 @@ use perf_event_open_sys::bindings as perf;
 use crate::collect::bpf::{self, Bpf};
 use crate::collect::elf::Elf;
 use crate::collect::maps::{FileId, Mapping};
+use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
@@ -99,6 +100,8 @@ pub struct Stacks {
     rows: usize,
     /// Rules the kernel side knows.
     rules: usize,
+    /// How often a process was said to run Python.
+    pythons: u32,
     /// What this kernel cannot do, in words.
     pub missing: Vec<String>,
 }
@@ -180,6 +183,7 @@ impl Stacks {
             shards: Vec::new(),
             rows: 0,
             rules: 0,
+            pythons: 0,
             missing,
         })
     }
@@ -208,8 +212,26 @@ impl Stacks {
             .context("cannot tell the BPF programs where a target has its code")
     }
 
+    /// Tells that `pid` runs Python: this interpreter, mapped with this bias. To be told anew
+    /// when the process executes another program.
+    pub fn set_python(&mut self, pid: Pid, interpreter: &Interpreter, bias: u64) -> Result<()> {
+        self.pythons += 1;
+        let value = interpreter.in_process(bias, self.pythons);
+        self.skel
+            .maps
+            .py_processes
+            .update(&pid.0.to_ne_bytes(), wire::as_bytes(&value), MapFlags::ANY)
+            .context("cannot tell the BPF programs of a Python process")
+    }
+
+    /// `pid` does not run Python, or no more.
+    pub fn forget_python(&self, pid: Pid) {
+        let _ = self.skel.maps.py_processes.delete(&pid.0.to_ne_bytes());
+    }
+
     /// The process is no more.
     pub fn forget(&self, pid: Pid) {
+        self.forget_python(pid);
         let _ = self.skel.maps.maps_of.delete(&pid.0.to_ne_bytes());
     }
 
