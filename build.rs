@@ -1,4 +1,4 @@
-//! Compiles the BPF object to a skeleton, and builds the shim that gdiag embeds.
+//! Compiles the BPF objects to skeletons, and builds the shim that gdiag embeds.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn main() {
     build_shim();
 }
 
-/// The skeleton, as `$OUT_DIR/sched.skel.rs`.
+/// The skeletons, as `$OUT_DIR/NAME.skel.rs`.
 fn build_bpf() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
@@ -21,20 +21,23 @@ fn build_bpf() {
         other => panic!("gdiag does not know the registers of {other:?}"),
     };
     println!("cargo:rerun-if-changed=bpf");
-    SkeletonBuilder::new()
-        .source("bpf/sched.bpf.c")
-        // v3 has 32-bit jumps and atomics, and every kernel with a ring buffer knows it.
-        .clang_args([
-            "-mcpu=v3",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-unused-parameter",
-            "-Ibpf",
-            &format!("-D__TARGET_ARCH_{arch}"),
-        ])
-        .build_and_generate(out.join("sched.skel.rs"))
-        .unwrap_or_else(|e| panic!("cannot build bpf/sched.bpf.c (is clang installed?): {e:#}"));
+    for name in ["sched", "stacks"] {
+        let source = format!("bpf/{name}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            // v3 has 32-bit jumps and atomics, and every kernel with a ring buffer knows it.
+            .clang_args([
+                "-mcpu=v3",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-parameter",
+                "-Ibpf",
+                &format!("-D__TARGET_ARCH_{arch}"),
+            ])
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .unwrap_or_else(|e| panic!("cannot build {source} (is clang installed?): {e:#}"));
+    }
 }
 
 /// Builds the library for the target processes and leaves its path in `GDIAG_SHIM_SO`, for

@@ -186,6 +186,9 @@ enum gdiag_py_cut {
 	GDIAG_PY_DEPTH = 4,	 /* more frames than GDIAG_PY_DEPTH_MAX */
 };
 
+/* In a user frame: an instruction that was about to run when a signal came, no return address. */
+#define GDIAG_FRAME_EXACT (1ULL << 63)
+
 #define GDIAG_KERNEL_DEPTH 64
 #define GDIAG_USER_DEPTH 256
 #define GDIAG_PY_DEPTH_MAX 128
@@ -216,8 +219,8 @@ struct gdiag_sample {
 	unsigned short user;
 	unsigned short python;
 	unsigned short cpu;
-	unsigned int pad;
-	/* leaf first; all but the leaf are return addresses (and a leaf after a signal frame) */
+	unsigned int one_in; /* GDIAG_SAMPLE_LAUNCH: it is one of so many */
+	/* leaf first; user frames but the leaf are return addresses, or have GDIAG_FRAME_EXACT */
 	unsigned long long frames[GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX];
 };
 

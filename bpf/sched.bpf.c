@@ -14,86 +14,12 @@
  *    is a byte of its own that is only ever set, and the queue is changed by exchanges.
  *  - Everything else sends records of its own, which the ring buffers serialise.
  */
-#include "vmlinux.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
-#include "events.h"
+#include "common.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define PF_EXITING 0x00000004
-#define PF_KTHREAD 0x00200000
-#define MAX_CPUS 1024
-#define MAX_RINGS 64
-
 /* Interrupts shorter than this are not worth a record: a switch costs more. */
 #define MIN_IRQ_NS 2000
-
-const volatile struct gdiag_config {
-	u64 wait_threshold_ns; /* waits at least this long get a stack */
-	u32 cpus_per_ring;
-	u32 wakeup_bytes;		/* wake the reader when a ring holds this much */
-	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
-	u8 all;				/* every task is a target */
-	u8 pad[7];
-} cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
-
-struct task_data {
-	u64 off_ns;   /* when it was switched out; 0 while it runs or when unknown */
-	u64 stall_ns; /* start of direct reclaim or compaction; 0 outside */
-	u32 min_flt;  /* at switch-in */
-	u32 maj_flt;
-	u32 queue; /* 1 + the CPU that counts it in waiting[]; 0: none does */
-	u16 state; /* at switch-out */
-	s16 nr;
-	u8 target;
-	u8 seen; /* its identity was sent */
-	u8 pad[6];
-};
-
-struct cpu_data {
-	struct gdiag_chunk chunks[2];
-	u64 irq_start_ns;
-	u64 softirq_start_ns;
-	u32 irq_nr;
-	u32 softirq_nr;
-	u32 softirq_tid; /* the thread that it runs on top of, or as with PREEMPT_RT */
-	u32 open;	 /* the chunk that is being filled */
-	u8 sending;	 /* the other one is being sent */
-	u8 in_irq;	 /* a handler with an irq number runs */
-	u8 in_softirq;
-	u8 in_vector; /* a vector without a number runs: timer, function call, irq work */
-	u8 pad[4];
-};
-
-/* Read by gdiag: what did not fit. */
-struct cpu_losses {
-	u64 slots;
-	u64 records;
-	u64 stacks; /* a wait whose stack could not be walked */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct task_data);
-} tasks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct cpu_data);
-} cpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct cpu_losses);
-} losses SEC(".maps");
 
 /* pids, as gdiag sees them, that the iterator marks as targets */
 struct {
@@ -103,18 +29,6 @@ struct {
 	__type(key, u32);
 	__type(value, u8);
 } target_pids SEC(".maps");
-
-struct ring {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, MAX_RINGS);
-	__type(key, u32);
-	__array(values, struct ring);
-} rings SEC(".maps");
 
 /*
  * Targets on each CPU's queue that do not run: while there are any, whoever runs there is of
@@ -139,29 +53,6 @@ const struct gdiag_signal *unused_signal;
 const struct gdiag_irq *unused_irq;
 const struct gdiag_enums *unused_enums;
 
-static __always_inline struct cpu_data *this_cpu(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&cpus, &zero);
-}
-
-static __always_inline void *my_ring(void)
-{
-	u32 ring = bpf_get_smp_processor_id() / cfg.cpus_per_ring;
-
-	return bpf_map_lookup_elem(&rings, &ring);
-}
-
-static __always_inline void count_lost_record(void)
-{
-	u32 zero = 0;
-	struct cpu_losses *l = bpf_map_lookup_elem(&losses, &zero);
-
-	if (l)
-		__sync_fetch_and_add(&l->records, 1);
-}
-
 static __always_inline void count_lost_slots(u32 n)
 {
 	u32 zero = 0;
@@ -169,24 +60,6 @@ static __always_inline void count_lost_slots(u32 n)
 
 	if (l)
 		__sync_fetch_and_add(&l->slots, n);
-}
-
-/*
- * A wakeup of the reader for each record costs up to 155 times the record (measured on 6.18),
- * so it is woken only when much is pending; otherwise it looks every 100 ms.
- */
-static __always_inline u64 wakeup_flags(void *ring)
-{
-	return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= cfg.wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
-}
-
-static __always_inline void send(void *rec, u64 size, bool urgent)
-{
-	void *ring = my_ring();
-
-	if (!ring || bpf_ringbuf_output(ring, rec, size,
-					urgent ? BPF_RB_FORCE_WAKEUP : wakeup_flags(ring)))
-		count_lost_record();
 }
 
 /*
@@ -253,11 +126,6 @@ static __always_inline u32 task_state(struct task_struct *t)
 	if (bpf_core_field_exists(t->__state))
 		return BPF_CORE_READ(t, __state);
 	return BPF_CORE_READ((struct task_struct___pre514 *)t, state);
-}
-
-static __always_inline struct pt_regs *user_regs(struct task_struct *t)
-{
-	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
 }
 
 /*
@@ -365,11 +233,6 @@ static __always_inline struct task_data *introduce(struct task_struct *t, struct
 	return d;
 }
 
-static __always_inline bool is_target(struct task_data *d)
-{
-	return d && d->target;
-}
-
 /* Masked for the verifier; a machine with more CPUs than MAX_CPUS only watches too much. */
 static __always_inline s32 *waiting_on(u32 cpu)
 {
@@ -471,6 +334,8 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 	}
 	if (nt) {
 		wait_ends(n);
+		if (cfg.stacks)
+			c->resumed_off_ns = n->off_ns && now - n->off_ns >= cfg.wait_threshold_ns ? n->off_ns : 0;
 		n->off_ns = 0;
 		n->min_flt = next->min_flt;
 		n->maj_flt = next->maj_flt;
@@ -490,27 +355,6 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch_pre518, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	return on_switch(prev, next, preempt, task_state(prev));
-}
-
-/*
- * Where the code that wakes someone runs. preempt_count would say it too, but a kernel
- * without CONFIG_KALLSYMS_ALL does not let BPF find it, so the interrupt hooks keep note.
- */
-static __always_inline u8 waker_context(struct cpu_data *c, u32 waker, u16 *vector)
-{
-	*vector = 0;
-	if (c->in_irq) {
-		*vector = c->irq_nr;
-		return GDIAG_CTX_HARDIRQ;
-	}
-	if (c->in_vector)
-		return GDIAG_CTX_TIMER;
-	/* With PREEMPT_RT softirqs are preempted like any thread. */
-	if (c->in_softirq && c->softirq_tid == waker) {
-		*vector = c->softirq_nr;
-		return GDIAG_CTX_SOFTIRQ;
-	}
-	return GDIAG_CTX_TASK;
 }
 
 /*

@@ -22,7 +22,7 @@
 #define GDIAG_SHARD_ROWS (1 << GDIAG_ROW_SHARD_BITS)
 #define GDIAG_MAX_SHARDS 512
 #define GDIAG_MAX_RULES 65536
-#define GDIAG_MAX_PAGES (1 << 18)
+#define GDIAG_MAX_PAGES (1 << 17)
 /* Executable mappings of one process. */
 #define GDIAG_MAX_MAPPINGS 1024
 

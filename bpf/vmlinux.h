@@ -28,21 +28,41 @@ typedef __u64 __be64;
 typedef __u32 __wsum;
 typedef _Bool bool;
 typedef int pid_t;
-enum { false = 0, true = 1 };
+enum {
+	false = 0,
+	true = 1
+};
 
 /* uapi/linux/bpf.h, only what is used */
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
-enum { BPF_F_NO_PREALLOC = 1 };
-enum { BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
-enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
-enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
+enum {
+	BPF_F_NO_PREALLOC = 1,
+	BPF_F_MMAPABLE = 1024
+};
+enum {
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1
+};
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1
+};
+enum {
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2
+};
+enum {
+	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1
+};
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -51,6 +71,10 @@ struct pt_regs {
 	unsigned long si;
 	unsigned long dx;
 	unsigned long orig_ax;
+	unsigned long bp;
+	unsigned long ip;
+	unsigned long cs;
+	unsigned long sp;
 	/* arm64 */
 	unsigned long regs[31];
 	int syscallno;
@@ -130,5 +154,17 @@ struct irqaction;
 struct kernel_siginfo;
 
 #pragma clang attribute pop
+
+/* uapi/linux/bpf_perf_event.h: not relocated, the kernel rewrites the accesses */
+struct user_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+
+struct bpf_perf_event_data {
+	struct user_regs regs;
+	__u64 sample_period;
+	__u64 addr;
+};
 
 #endif /* GDIAG_VMLINUX_H */

@@ -193,6 +193,20 @@ struct RecordArgs {
     #[arg(long, value_name = "DUR", default_value = "100us")]
     wait_threshold: Nanos,
 
+    /// Samples a second of where each running thread of the target is; 0 for none
+    #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
+          value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    freq: u32,
+
+    /// Keep the stack of one launch in N (of each thread), or of fewer when that costs too much.
+    /// Puts a probe into the driver, which every launch pays for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    launch_stacks: Option<u32>,
+
+    /// Take no user stacks: no samples, and no program or line for waits
+    #[arg(long, conflicts_with_all = ["freq", "launch_stacks"])]
+    no_stacks: bool,
+
     /// Exit with status 4 when events were lost
     #[arg(long)]
     strict: bool,
@@ -314,9 +328,20 @@ pub struct RecordOptions {
     pub duration: Option<Nanos>,
     /// Waits at least this long keep their stack.
     pub wait_threshold: Nanos,
+    /// `None`: no user stacks at all.
+    pub stacks: Option<StackOptions>,
     pub strict: bool,
     pub quiet: bool,
     pub verbose: u8,
+}
+
+/// Which user stacks to take, beside those of waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackOptions {
+    /// Samples a second; 0 for none.
+    pub frequency: u32,
+    /// One launch in so many; `None` for no launch.
+    pub launch_one_in: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -391,6 +416,10 @@ impl RecordArgs {
             output: self.output,
             duration: self.duration,
             wait_threshold: self.wait_threshold,
+            stacks: (!self.no_stacks).then_some(StackOptions {
+                frequency: self.freq,
+                launch_one_in: self.launch_stacks,
+            }),
             strict: self.strict,
             quiet: self.quiet,
             verbose: self.verbose,
@@ -518,6 +547,21 @@ mod tests {
     }
 
     #[test]
+    fn stacks_are_taken_unless_told_otherwise() {
+        let stacks = |args: &[&str]| record(&[args, &["--", "true"]].concat()).stacks;
+        let taken = |frequency, launch_one_in| {
+            Some(StackOptions {
+                frequency,
+                launch_one_in,
+            })
+        };
+        assert_eq!(stacks(&[]), taken(99, None));
+        assert_eq!(stacks(&["-F", "0"]), taken(0, None));
+        assert_eq!(stacks(&["--launch-stacks", "100"]), taken(99, Some(100)));
+        assert_eq!(stacks(&["--no-stacks"]), None);
+    }
+
+    #[test]
     fn only_a_launched_target_lends_gdiag_its_exit_status() {
         assert!(parse(&["record", "--", "true"]).unwrap().launches_target());
         assert!(!parse(&["record", "-p", "1", "--", "true"])
@@ -552,6 +596,9 @@ mod tests {
             &["record", "-d", "-1s", "--", "true"],
             &["record", "-d", "1x", "--", "true"],
             &["record", "--wait-threshold", "soon", "--", "true"],
+            &["record", "-F", "10001", "--", "true"],
+            &["record", "--launch-stacks", "0", "--", "true"],
+            &["record", "--no-stacks", "-F", "9", "--", "true"],
             &["record", "-p", "0"],
             &["record", "-p", "python3"],
             &["record", "-p", "-5"],

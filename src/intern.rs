@@ -1,9 +1,9 @@
-//! Names and stacks as small numbers, each defined by an event before its first use.
+//! Names, frames and stacks as small numbers, each defined by an event before its first use.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
-use crate::event::{Define, Event, NameId, StackId};
+use crate::event::{CallStackId, Cut, Define, Event, Frame, FrameId, NameId, StackId};
 
 /// Texts that are remembered, in bytes. A recording of days sees sockets and command lines without
 /// end; then all are forgotten, and those that come again are defined again under new ids.
@@ -14,6 +14,9 @@ const ENTRY_BYTES: usize = 64;
 
 /// Stacks that are remembered, likewise.
 const STACKS: usize = 1 << 17;
+
+/// Frames that are remembered, likewise.
+const FRAMES: usize = 1 << 18;
 
 /// Text → [`NameId`].
 #[derive(Debug, Default)]
@@ -71,6 +74,67 @@ impl Stacks {
         let id = StackId(self.last);
         self.ids.insert(frames.clone(), id);
         sink(Event::Define(Define::Stack { id, frames }));
+        id
+    }
+}
+
+/// [`Frame`] → [`FrameId`].
+#[derive(Debug, Default)]
+pub struct Frames {
+    ids: HashMap<Frame, FrameId>,
+    last: u32,
+}
+
+impl Frames {
+    /// The id of `frame`, and whether it is new; then its definition goes to `sink`.
+    pub fn frame(&mut self, frame: Frame, sink: &mut dyn FnMut(Event)) -> (FrameId, bool) {
+        if let Some(&id) = self.ids.get(&frame) {
+            return (id, false);
+        }
+        if self.ids.len() >= FRAMES {
+            self.ids.clear();
+        }
+        self.last = self.last.saturating_add(1);
+        let id = FrameId(self.last);
+        self.ids.insert(frame, id);
+        sink(Event::Define(Define::Frame { id, frame }));
+        (id, true)
+    }
+}
+
+/// User frames, leaf first, with the reason why callers are missing → [`CallStackId`].
+#[derive(Debug, Default)]
+pub struct CallStacks {
+    ids: HashMap<(Vec<FrameId>, Option<Cut>), CallStackId>,
+    last: u32,
+}
+
+impl CallStacks {
+    /// The id of a stack; a definition goes to `sink` when it is new. Nothing at all is id 0.
+    pub fn stack(
+        &mut self,
+        frames: Vec<FrameId>,
+        cut: Option<Cut>,
+        sink: &mut dyn FnMut(Event),
+    ) -> CallStackId {
+        if frames.is_empty() && cut.is_none() {
+            return CallStackId(0);
+        }
+        let key = (frames, cut);
+        if let Some(&id) = self.ids.get(&key) {
+            return id;
+        }
+        if self.ids.len() >= STACKS {
+            self.ids.clear();
+        }
+        self.last = self.last.saturating_add(1);
+        let id = CallStackId(self.last);
+        sink(Event::Define(Define::CallStack {
+            id,
+            frames: key.0.clone(),
+            cut,
+        }));
+        self.ids.insert(key, id);
         id
     }
 }

@@ -20,7 +20,7 @@ use libbpf_rs::{
     OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
-use crate::collect::{clock, wire};
+use crate::collect::{clock, stacks, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
@@ -61,6 +61,9 @@ pub struct Plan {
     pub targets: Vec<u32>,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
+    /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
+    /// the CPU for long.
+    pub stacks: Option<stacks::Plan>,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
     pub libbpf_messages: bool,
 }
@@ -68,6 +71,7 @@ pub struct Plan {
 /// The attached programs. Dropping it detaches them.
 pub struct Bpf {
     skel: SchedSkel<'static>,
+    config: types::gdiag_config,
     _links: Vec<Link>,
     rings: RingBuffer<'static>,
     /// Possible CPUs; which of them are online may change at any time.
@@ -78,6 +82,15 @@ pub struct Bpf {
     loss_from: Nanos,
     /// Optional programs that this kernel does not have, each with what is missing.
     pub missing: Vec<String>,
+}
+
+/// What the objects have in common.
+pub(super) struct Shared<'a> {
+    pub(super) tasks: BorrowedFd<'a>,
+    pub(super) cpus: BorrowedFd<'a>,
+    pub(super) losses: BorrowedFd<'a>,
+    pub(super) rings: BorrowedFd<'a>,
+    pub(super) config: &'a types::gdiag_config,
 }
 
 impl fmt::Debug for Bpf {
@@ -122,7 +135,9 @@ impl Bpf {
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
         config.all = u8::from(plan.all);
+        config.stacks = u8::from(plan.stacks.is_some() && stacks::can_see_waits(&vmlinux));
         config.shim_comm = const { comm(THREAD_NAME) };
+        let config = *config;
         let skel = open.load().map_err(load_error)?;
 
         let record = Rc::new(RefCell::new(record));
@@ -148,6 +163,7 @@ impl Bpf {
         let seen_losses = read_losses(&skel)?;
         let bpf = Bpf {
             skel,
+            config,
             _links: links,
             rings,
             cpus: u32::try_from(possible)?,
@@ -158,6 +174,17 @@ impl Bpf {
         };
         bpf.mark_targets()?;
         Ok(bpf)
+    }
+
+    /// Maps that the other objects use as well.
+    pub(super) fn shared(&self) -> Shared<'_> {
+        Shared {
+            tasks: self.skel.maps.tasks.as_fd(),
+            cpus: self.skel.maps.cpus.as_fd(),
+            losses: self.skel.maps.losses.as_fd(),
+            rings: self.skel.maps.rings.as_fd(),
+            config: &self.config,
+        }
     }
 
     /// Becomes readable when a ring buffer holds much, or something urgent.
@@ -292,7 +319,7 @@ fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Ve
 }
 
 /// Number of arguments of a tracepoint's BTF type, the context pointer included.
-fn tracepoint_args(vmlinux: &Btf<'_>, name: &str) -> Option<usize> {
+pub(super) fn tracepoint_args(vmlinux: &Btf<'_>, name: &str) -> Option<usize> {
     let typedef: btf::types::Typedef<'_> = vmlinux.type_by_name(&format!("btf_trace_{name}"))?;
     let pointer = btf::types::Ptr::try_from(typedef.referenced_type()).ok()?;
     let proto = btf::types::FuncProto::try_from(pointer.referenced_type()).ok()?;

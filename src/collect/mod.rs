@@ -2,8 +2,13 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod elf;
+pub mod maps;
 pub mod process;
+pub mod python;
 pub mod shim_file;
 pub mod shims;
+pub mod stacks;
+pub mod tables;
 pub mod target;
 pub(crate) mod wire;

@@ -30,6 +30,14 @@ pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
+/// The CPUs that are there and switched on.
+pub fn online_cpus() -> Vec<u32> {
+    fs::read_to_string("/sys/devices/system/cpu/online")
+        .ok()
+        .and_then(|list| parse_cpu_list(list.trim()))
+        .unwrap_or_default()
+}
+
 /// Whether `pid`, as /proc shows it, is a process and not merely a thread of one.
 pub fn is_process(pid: u32) -> bool {
     let own = |t: Process| t.status().ok().map(|s| s.tgid);

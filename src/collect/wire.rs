@@ -1,6 +1,6 @@
 //! Reading plain-old-data out of bytes from the kernel: the one place that sees wire structs as memory.
 
-use super::bpf::types;
+use super::{bpf, stacks};
 
 /// A struct that a BPF program writes: integers only, so any bytes are a valid value.
 ///
@@ -18,20 +18,47 @@ pub(crate) fn read<T: Wire>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
+/// A record that was cut after its last used byte: what is missing is zero. `None` when not even
+/// `least` bytes are there, or more than there is room for.
+pub(crate) fn read_cut<T: Wire>(bytes: &[u8], least: usize) -> Option<Box<T>> {
+    if bytes.len() < least || bytes.len() > size_of::<T>() {
+        return None;
+    }
+    let mut value = Box::<T>::new_zeroed();
+    // SAFETY: both are bytes, `value` has room for them, and by the contract of `Wire` every bit
+    // pattern is a valid T, zero too.
+    unsafe {
+        value
+            .as_mut_ptr()
+            .cast::<u8>()
+            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        Some(value.assume_init())
+    }
+}
+
+/// A struct for a BPF program to read, as it lies in memory. For those without padding.
+pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
+    // SAFETY: `value` is that long, and by the contract of `Wire` all of it are integers.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
 macro_rules! wire {
-    ($($name:ident)*) => {$(
+    ($($module:ident: $($name:ident)*;)*) => {$($(
         // SAFETY: generated from a C struct of integers and arrays of integers.
-        unsafe impl Wire for types::$name {}
-    )*};
+        unsafe impl Wire for $module::types::$name {}
+    )*)*};
 }
 
 wire! {
-    gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_stall gdiag_signal gdiag_irq cpu_losses
+    bpf:
+    gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_stall gdiag_signal gdiag_irq cpu_losses;
+    stacks: stack_costs gdiag_sample gdiag_pycode gdiag_py_process;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bpf::types;
 
     #[test]
     fn short_input_is_no_record() {

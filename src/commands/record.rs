@@ -16,10 +16,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file, shims};
+use crate::collect::{clock, process, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
-use crate::pipeline::{Session, STEP};
+use crate::pipeline::Session;
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
 use crate::store::{Stats, StoreError, Writer};
 use crate::units::{Count, Nanos};
@@ -78,6 +78,10 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         all: options.target == Target::All,
         targets,
         wait_threshold: options.wait_threshold,
+        stacks: options.stacks.map(|stacks| stacks::Plan {
+            frequency: stacks.frequency,
+            launch_one_in: stacks.launch_one_in.unwrap_or(0),
+        }),
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -197,7 +201,7 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
-            next_step = now + STEP;
+            next_step = now + session.pause();
             last_step = clock::monotonic();
         }
         if now >= next_flush {
@@ -477,10 +481,7 @@ fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta>
         kernel: text(uname.release()),
         machine: text(uname.machine()),
         boot_id: boot_id.trim().to_string(),
-        cpus_online: std::fs::read_to_string("/sys/devices/system/cpu/online")
-            .ok()
-            .and_then(|list| process::parse_cpu_list(list.trim()))
-            .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(0)),
+        cpus_online: u32::try_from(process::online_cpus().len()).unwrap_or(0),
         command: std::env::args_os().map(|arg| text(&arg)).collect(),
         mode: match options.target {
             Target::Command => TargetMode::Launch,

@@ -4,9 +4,11 @@
 use std::mem::offset_of;
 
 use crate::collect::bpf::types;
-use crate::collect::wire::{read, Wire};
+use crate::collect::stacks;
+use crate::collect::wire::{read, read_cut, Wire};
+use crate::decode::stacks::RawSample;
 use crate::event::{
-    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Signal, StackId, Stall, StallKind, Switch,
+    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall, StallKind, Switch,
     SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::intern::Names;
@@ -41,6 +43,8 @@ enum Record {
     Stall(types::gdiag_stall),
     Signal(types::gdiag_signal),
     Irq(types::gdiag_irq),
+    Sample(Box<RawSample>),
+    PyCode(Box<stacks::types::gdiag_pycode>),
 }
 
 /// A wait whose object is still a number.
@@ -57,6 +61,11 @@ pub trait Lookup {
     fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId;
     /// What the system call worked on, in words; empty when unknown.
     fn object(&mut self, wait: &RawWait) -> String;
+    /// Where a thread was: its addresses become frames.
+    fn sample(&mut self, raw: &RawSample, names: &mut Names, sink: &mut dyn FnMut(Event))
+        -> Sample;
+    /// A Python function whose address later samples name.
+    fn py_code(&mut self, code: &stacks::types::gdiag_pycode);
     /// A thread's identity is about to be handed out. `proc_tid` and `proc_pid` are its ids in the
     /// PID namespace of gdiag, so in /proc; 0 when it cannot be seen there.
     fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32);
@@ -116,6 +125,15 @@ impl Batch {
             rec::GDIAG_REC_SIGNAL => self.record(bytes, |r: types::gdiag_signal| {
                 (r.hdr.ts_ns, Record::Signal(r))
             })?,
+            rec::GDIAG_REC_SAMPLE => {
+                let sample = RawSample::of(bytes)?;
+                self.push(sample.ts.0, Record::Sample(Box::new(sample)));
+            }
+            rec::GDIAG_REC_PYCODE => {
+                let least = offset_of!(stacks::types::gdiag_pycode, bytes);
+                let code = read_cut::<stacks::types::gdiag_pycode>(bytes, least)?;
+                self.push(code.hdr.ts_ns, Record::PyCode(code));
+            }
             rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
                 let end = r.hdr.ts_ns.saturating_add(u64::from(r.dur_ns));
                 (end, Record::Irq(r))
@@ -150,8 +168,9 @@ impl Batch {
         self.keys.sort_by_key(|&(ts, _)| ts);
         let ready = self.keys.partition_point(|&(ts, _)| ts < limit.0);
         for &(_, index) in &self.keys[..ready] {
-            let event = event(&self.records[index as usize], names, lookup, sink);
-            sink(event);
+            if let Some(event) = event(&self.records[index as usize], names, lookup, sink) {
+                sink(event);
+            }
         }
         let rest: Vec<Record> = self.keys[ready..]
             .iter()
@@ -192,8 +211,13 @@ fn event(
     names: &mut Names,
     lookup: &mut dyn Lookup,
     sink: &mut dyn FnMut(Event),
-) -> Event {
-    match record {
+) -> Option<Event> {
+    Some(match record {
+        Record::Sample(raw) => Event::Sample(lookup.sample(raw, names, sink)),
+        Record::PyCode(code) => {
+            lookup.py_code(code);
+            return None;
+        }
         Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => {
             Event::Waking(Waking {
                 ts: Nanos(s.ts_ns),
@@ -275,7 +299,7 @@ fn event(
             tid: Tid(i.hdr.tid),
             context: context(i.ctx, i.vector),
         }),
-    }
+    })
 }
 
 fn task(t: &types::gdiag_task, comm: NameId) -> Task {
@@ -319,6 +343,12 @@ mod tests {
     struct Fake;
 
     impl Lookup for Fake {
+        fn sample(&mut self, _: &RawSample, _: &mut Names, _: &mut dyn FnMut(Event)) -> Sample {
+            unreachable!()
+        }
+
+        fn py_code(&mut self, _: &stacks::types::gdiag_pycode) {}
+
         fn stack(&mut self, ips: &[u64], _: &mut Names, _: &mut dyn FnMut(Event)) -> StackId {
             StackId(u32::try_from(ips.len()).unwrap())
         }

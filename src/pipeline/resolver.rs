@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use gdiag_shim_layout::THREAD_NAME;
 
-use crate::collect::process;
+use crate::collect::{process, stacks};
 use crate::decode::sched::{Lookup, RawWait};
-use crate::event::{Event, Exit, Pid, StackId, Task, TaskReason, Tid};
+use crate::decode::stacks::RawSample;
+use crate::event::{Event, Exit, Pid, Sample, SampleKind, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
+use crate::pipeline::stacks::UserStacks;
 use crate::symbolize::KernelSymbols;
 
 /// A descriptor's path is read again after this: the number may have been reused.
@@ -51,9 +53,47 @@ pub(super) struct Resolver {
     /// Processes whose description is to be read, by host pid and by their pid in /proc.
     pub(super) described: Vec<(Pid, u32)>,
     pub(super) news: Vec<News>,
+    pub(super) user: UserStacks,
+    /// Threads of targets by process and their ids inside its PID namespace, where those differ from the host's.
+    inner_tids: HashMap<(Pid, u32), Tid>,
 }
 
 impl Lookup for Resolver {
+    fn sample(
+        &mut self,
+        raw: &RawSample,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+    ) -> Sample {
+        let kernel = self.stack(&raw.kernel, names, sink);
+        let user = self.user.stack(raw, names, sink);
+        let gil = raw
+            .gil_holder
+            .map(|tid| {
+                let known = self.inner_tids.get(&(raw.pid, tid));
+                known.copied().unwrap_or(Tid(tid))
+            });
+        Sample {
+            ts: raw.ts,
+            tid: raw.tid,
+            kind: match raw.kind {
+                SampleKind::Cpu { .. } => SampleKind::Cpu {
+                    period: self.user.period(),
+                },
+                kind @ (SampleKind::OffCpu { .. }
+                | SampleKind::Waker { .. }
+                | SampleKind::Launch { .. }) => kind,
+            },
+            kernel,
+            user,
+            gil,
+        }
+    }
+
+    fn py_code(&mut self, code: &stacks::types::gdiag_pycode) {
+        self.user.py_code(code);
+    }
+
     fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId {
         if let Some(&id) = self.known_stacks.get(ips) {
             return id;
@@ -89,9 +129,13 @@ impl Lookup for Resolver {
         let renamed = task.reason == TaskReason::Rename;
         if leader && !renamed && !task.kthread {
             self.described.push((task.pid, proc_pid));
+            self.user.task(task, proc_pid);
         }
         if !task.target {
             return;
+        }
+        if task.ns_tid != task.tid {
+            self.inner_tids.insert((task.pid, task.ns_tid.0), task.tid);
         }
         if task.reason == TaskReason::Exec {
             self.news.push(News::Exec { pid: task.pid });
@@ -105,6 +149,8 @@ impl Lookup for Resolver {
     fn exit(&mut self, exit: &Exit) {
         self.proc_tids.remove(&exit.tid);
         if exit.tid.0 == exit.pid.0 {
+            self.user.exit(exit.pid, exit.ts);
+            self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
         }
     }

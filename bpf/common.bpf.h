@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the BPF objects share: the configuration, the maps (the second object uses those of
+ * the first), and how a record is sent.
+ */
+#ifndef GDIAG_COMMON_BPF_H
+#define GDIAG_COMMON_BPF_H
+
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "events.h"
+
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+#define MAX_CPUS 1024
+#define MAX_RINGS 64
+
+const volatile struct gdiag_config {
+	u64 wait_threshold_ns; /* waits at least this long get a stack */
+	u32 cpus_per_ring;
+	u32 wakeup_bytes;		/* wake the reader when a ring holds this much */
+	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
+	u8 all;				/* every task is a target */
+	u8 stacks;			/* the second object is there: note who was off the CPU for long */
+	u8 pad[6];
+} cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
+
+struct task_data {
+	u64 off_ns;   /* when it was switched out; 0 while it runs or when unknown */
+	u64 stall_ns; /* start of direct reclaim or compaction; 0 outside */
+	u32 min_flt;  /* at switch-in */
+	u32 maj_flt;
+	u32 queue; /* 1 + the CPU that counts it in waiting[]; 0: none does */
+	u16 state; /* at switch-out */
+	s16 nr;
+	u8 target;
+	u8 seen; /* its identity was sent */
+	u8 pad[6];
+};
+
+struct cpu_data {
+	struct gdiag_chunk chunks[2];
+	u64 irq_start_ns;
+	u64 softirq_start_ns;
+	u32 irq_nr;
+	u32 softirq_nr;
+	u32 softirq_tid;    /* the thread that it runs on top of, or as with PREEMPT_RT */
+	u32 open;	    /* the chunk that is being filled */
+	u64 resumed_off_ns; /* when the target that was just switched in left the CPU, if that was long ago; else 0 */
+	u8 sending;	    /* the other one is being sent */
+	u8 in_irq;	    /* a handler with an irq number runs */
+	u8 in_softirq;
+	u8 in_vector; /* a vector without a number runs: timer, function call, irq work */
+	u8 pad[4];
+};
+
+/* Read by gdiag: what did not fit. */
+struct cpu_losses {
+	u64 slots;
+	u64 records;
+	u64 stacks; /* a wait whose stack could not be walked */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_data);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_data);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_losses);
+} losses SEC(".maps");
+
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_RINGS);
+	__type(key, u32);
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+static __always_inline struct cpu_data *this_cpu(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+static __always_inline void *my_ring(void)
+{
+	u32 ring = bpf_get_smp_processor_id() / cfg.cpus_per_ring;
+
+	return bpf_map_lookup_elem(&rings, &ring);
+}
+
+static __always_inline void count_lost_record(void)
+{
+	u32 zero = 0;
+	struct cpu_losses *l = bpf_map_lookup_elem(&losses, &zero);
+
+	if (l)
+		__sync_fetch_and_add(&l->records, 1);
+}
+
+/*
+ * A wakeup of the reader for each record costs up to 155 times the record (measured on 6.18),
+ * so it is woken only when much is pending; otherwise it looks every 100 ms.
+ */
+static __always_inline u64 wakeup_flags(void *ring)
+{
+	return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= cfg.wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void send(void *rec, u64 size, bool urgent)
+{
+	void *ring = my_ring();
+
+	if (!ring || bpf_ringbuf_output(ring, rec, size,
+					urgent ? BPF_RB_FORCE_WAKEUP : wakeup_flags(ring)))
+		count_lost_record();
+}
+
+static __always_inline struct pt_regs *user_regs(struct task_struct *t)
+{
+	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
+}
+
+static __always_inline bool is_target(struct task_data *d)
+{
+	return d && d->target;
+}
+
+/*
+ * Where the code that wakes someone runs. preempt_count would say it too, but a kernel
+ * without CONFIG_KALLSYMS_ALL does not let BPF find it, so the interrupt hooks keep note.
+ */
+static __always_inline u8 waker_context(struct cpu_data *c, u32 waker, u16 *vector)
+{
+	*vector = 0;
+	if (c->in_irq) {
+		*vector = c->irq_nr;
+		return GDIAG_CTX_HARDIRQ;
+	}
+	if (c->in_vector)
+		return GDIAG_CTX_TIMER;
+	/* With PREEMPT_RT softirqs are preempted like any thread. */
+	if (c->in_softirq && c->softirq_tid == waker) {
+		*vector = c->softirq_nr;
+		return GDIAG_CTX_SOFTIRQ;
+	}
+	return GDIAG_CTX_TASK;
+}
+
+#endif /* GDIAG_COMMON_BPF_H */

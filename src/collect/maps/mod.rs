@@ -1,0 +1,35 @@
+//! Who has which code mapped where, and since when.
+//!
+//! A sample says "this process was at this address"; that means something only together with the
+//! mappings that held at that moment. [`MmapEvents`] is the kernel's stream of their changes,
+//! /proc/PID/maps is how they were when gdiag came, [`AddressSpaces`] puts both together, and
+//! [`Files`] numbers the mapped files and keeps them open.
+//!
+//! ```text
+//!   /proc/PID/maps ─► Reader ─┐
+//!   MmapEvents ───────────────┴─► AddressSpaces: pid, pc, time ─► file, address in it
+//!                                      └─► Files: build id, path, open file
+//! ```
+//!
+//! Nothing that waits for a target happens on the caller's thread: maps are read and files opened
+//! by threads of their own, and what they found counts from the next [`AddressSpaces::poll`] on.
+
+mod events;
+mod files;
+mod open;
+mod proc;
+mod reader;
+mod ring;
+mod spaces;
+
+pub use events::{Counts, FileHint, MapEvent, Mmap, What};
+pub use files::Files;
+pub use ring::MmapEvents;
+pub use spaces::{AddressSpaces, Mapped, Mapping, Options, Place};
+
+/// A mapped file, as [`Files`] numbers them from 1 on. The BPF programs use the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! Loads the BPF programs that walk user stacks, and gives them what they walk by: the maps of
+//! the targets and the unwind tables of the mapped files.
+//!
+//! An object of its own beside [`Bpf`], whose maps and ring buffers it shares: where it cannot
+//! be loaded, everything else goes on without user stacks.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
+
+use anyhow::{Context as _, Result};
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Btf, Link, MapCore as _, MapFlags, MapHandle, MapType, OpenObject};
+use memmap2::MmapMut;
+use perf_event_open_sys::bindings as perf;
+
+use crate::collect::bpf::{self, Bpf};
+use crate::collect::elf::Elf;
+use crate::collect::maps::{FileId, Mapping};
+use crate::collect::python::Interpreter;
+use crate::collect::{process, wire};
+use crate::event::Pid;
+use crate::units::Nanos;
+use crate::unwind::{Rules, Table};
+
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+#[allow(
+    unsafe_op_in_unsafe_fn,
+    missing_debug_implementations,
+    unused_imports,
+    dead_code
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/stacks.skel.rs"));
+}
+pub(crate) use skel::types;
+use skel::{StacksSkel, StacksSkelBuilder};
+
+/// The tracepoint at the end of a switch, without which there are no stacks of waits.
+const SWITCH_END: &str = "sched_exit_tp";
+
+const SHARD_ROWS: usize = size_of::<types::shard>() / size_of::<u32>();
+const MAX_MAPPINGS: usize = size_of_mappings() / size_of::<types::gdiag_mapping>();
+
+const fn size_of_mappings() -> usize {
+    size_of::<types::gdiag_maps>() - std::mem::offset_of!(types::gdiag_maps, mappings)
+}
+
+/// The functions of the driver that start work on the device, and their variants for the default
+/// stream of a thread.
+const LAUNCHES: [&str; 8] = [
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchKernelEx_ptsz",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernel_ptsz",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+];
+
+/// Which stacks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Samples a second of each running target; 0 takes none.
+    pub frequency: u32,
+    /// One launch in so many, on every thread; 0 takes none, and then nothing is put into the driver.
+    pub launch_one_in: u32,
+}
+
+/// What the stacks cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    pub samples: u64,
+    pub frames: u64,
+    /// Time in the programs that took them.
+    pub time: Nanos,
+    pub lost: u64,
+}
+
+/// The kernel has no room for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The attached programs. Dropping it detaches them.
+pub struct Stacks {
+    skel: StacksSkel<'static>,
+    links: Vec<Link>,
+    /// In each driver: containers may have their own.
+    launch_links: HashMap<FileId, Vec<Link>>,
+    shards: Vec<MmapMut>,
+    /// Rows used of the last shard.
+    rows: usize,
+    /// Rules the kernel side knows.
+    rules: usize,
+    /// How often a process was said to run Python.
+    pythons: u32,
+    /// What this kernel cannot do, in words.
+    pub missing: Vec<String>,
+}
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stacks")
+            .field("shards", &self.shards.len())
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether this kernel can say where a thread was when it went to sleep.
+pub(super) fn can_see_waits(vmlinux: &Btf<'_>) -> bool {
+    bpf::tracepoint_args(vmlinux, SWITCH_END).is_some()
+}
+
+impl Stacks {
+    /// Loads and attaches. The records come out of the ring buffers of `bpf`.
+    pub fn start(plan: &Plan, bpf: &Bpf) -> Result<Stacks> {
+        let vmlinux = Btf::from_vmlinux().context("no BTF")?;
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = StacksSkelBuilder::default().open(storage)?;
+        let mut missing = Vec::new();
+        if !can_see_waits(&vmlinux) {
+            open.progs.resumed.set_autoload(false);
+            missing.push(format!(
+                "tracepoint {SWITCH_END}, so waits have no user stack"
+            ));
+        }
+        let shared = bpf.shared();
+        open.maps.tasks.reuse_fd(shared.tasks)?;
+        open.maps.cpus.reuse_fd(shared.cpus)?;
+        open.maps.losses.reuse_fd(shared.losses)?;
+        open.maps.rings.reuse_fd(shared.rings)?;
+        let config = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the BPF object has no rodata")?;
+        let cfg = &mut config.cfg;
+        cfg.wait_threshold_ns = shared.config.wait_threshold_ns;
+        cfg.cpus_per_ring = shared.config.cpus_per_ring;
+        cfg.wakeup_bytes = shared.config.wakeup_bytes;
+        cfg.all = shared.config.all;
+        let mut skel = open.load()?;
+        if let Some(data) = skel.maps.data_data.as_deref_mut() {
+            data.launch_one_in = plan.launch_one_in.max(1);
+        }
+        let mut links = Vec::new();
+        if can_see_waits(&vmlinux) {
+            links.push(skel.progs.resumed.attach_trace()?);
+        }
+        links.push(skel.progs.waker.attach_trace()?);
+        if plan.frequency > 0 {
+            for cpu in process::online_cpus() {
+                match cpu_clock(cpu, plan.frequency) {
+                    // The link owns the event from now on.
+                    Ok(timer) => links.push(
+                        skel.progs
+                            .sample_cpu
+                            .attach_perf_event(timer.into_raw_fd())?,
+                    ),
+                    // It went offline.
+                    Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {}
+                    Err(e) => {
+                        missing.push(format!("timer for samples ({e})"));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(Stacks {
+            skel,
+            links,
+            launch_links: HashMap::new(),
+            shards: Vec::new(),
+            rows: 0,
+            rules: 0,
+            pythons: 0,
+            missing,
+        })
+    }
+
+    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; those beyond the
+    /// first thousand are left out, and stacks end there.
+    pub fn set_maps(&self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
+        let count = mappings.len().min(MAX_MAPPINGS);
+        let mut value = Vec::with_capacity(size_of::<types::gdiag_maps>());
+        value.extend_from_slice(&generation.to_ne_bytes());
+        value.extend_from_slice(&u32::try_from(count).unwrap_or(0).to_ne_bytes());
+        for m in &mappings[..count] {
+            let file = m.file.map_or(0, |file| file.0);
+            for word in [m.start, m.end, m.bias, u64::from(file)] {
+                value.extend_from_slice(&word.to_ne_bytes());
+            }
+        }
+        value.resize(size_of::<types::gdiag_maps>(), 0);
+        let inner = create("gdiag_maps", size_of::<types::gdiag_maps>(), 0)?;
+        inner.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)?;
+        let fd = inner.as_fd().as_raw_fd();
+        self.skel
+            .maps
+            .maps_of
+            .update(&pid.0.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .context("cannot tell the BPF programs where a target has its code")
+    }
+
+    /// Tells that `pid` runs Python: this interpreter, mapped with this bias. To be told anew
+    /// when the process executes another program.
+    pub fn set_python(&mut self, pid: Pid, interpreter: &Interpreter, bias: u64) -> Result<()> {
+        self.pythons += 1;
+        let value = interpreter.in_process(bias, self.pythons);
+        self.skel
+            .maps
+            .py_processes
+            .update(&pid.0.to_ne_bytes(), wire::as_bytes(&value), MapFlags::ANY)
+            .context("cannot tell the BPF programs of a Python process")
+    }
+
+    /// `pid` does not run Python, or no more.
+    pub fn forget_python(&self, pid: Pid) {
+        let _ = self.skel.maps.py_processes.delete(&pid.0.to_ne_bytes());
+    }
+
+    /// The process is no more.
+    pub fn forget(&self, pid: Pid) {
+        self.forget_python(pid);
+        let _ = self.skel.maps.maps_of.delete(&pid.0.to_ne_bytes());
+    }
+
+    /// Processes whose stacks were to be taken and whose maps were unknown or out of date.
+    pub fn wanted(&self) -> Vec<Pid> {
+        let keys: Vec<_> = self.skel.maps.wanted.keys().collect();
+        keys.iter()
+            .filter_map(|key| {
+                let _ = self.skel.maps.wanted.delete(key);
+                let pid = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
+                Some(Pid(pid))
+            })
+            .collect()
+    }
+
+    /// Hands over the unwind table of a file. `rules` are those that the table was made with.
+    pub fn add_table(&mut self, file: FileId, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
+        self.add_rules(rules);
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        let mut count = 0u32;
+        for page in &table.pages {
+            let rows = &table.rows[page.rows.clone()];
+            if rows.is_empty() {
+                continue;
+            }
+            if self.shards.is_empty() || self.rows + rows.len() > SHARD_ROWS {
+                if self.add_shard()?.is_err() {
+                    return Ok(Err(Full));
+                }
+            }
+            let (Some(shard), first) = (self.shards.last_mut(), self.rows) else {
+                return Ok(Err(Full));
+            };
+            for (to, row) in shard[first * 4..].chunks_exact_mut(4).zip(rows) {
+                to.copy_from_slice(&row.to_ne_bytes());
+            }
+            self.rows += rows.len();
+            keys.extend_from_slice(&file.0.to_ne_bytes());
+            keys.extend_from_slice(&page.number.to_ne_bytes());
+            let shard = u32::try_from(self.shards.len() - 1)?;
+            values.extend_from_slice(&shard.to_ne_bytes());
+            values.extend_from_slice(&u16::try_from(first)?.to_ne_bytes());
+            values.extend_from_slice(&u16::try_from(first + rows.len() - 1)?.to_ne_bytes());
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(Ok(()));
+        }
+        // The rows are there before anything leads to them.
+        let added =
+            self.skel
+                .maps
+                .pages
+                .update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY);
+        Ok(added.map_err(|_| Full))
+    }
+
+    fn add_rules(&mut self, rules: &Rules) {
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return;
+        };
+        for (id, rule) in rules.since(self.rules) {
+            let rule = rule.wire();
+            bss.rules[usize::from(id)] = types::gdiag_rule {
+                cfa_off: rule.cfa_off,
+                fp_off: rule.fp_off,
+                cfa: rule.cfa,
+                fp: rule.fp,
+            };
+        }
+        self.rules = rules.end();
+    }
+
+    fn add_shard(&mut self) -> Result<Result<(), Full>> {
+        let most = self.skel.maps.shards.max_entries() as usize;
+        if self.shards.len() >= most {
+            return Ok(Err(Full));
+        }
+        let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
+        let Ok(map) = create("gdiag_rows", size_of::<types::shard>(), flags) else {
+            return Ok(Err(Full));
+        };
+        // SAFETY: the memory is the map's own, and only BPF programs read it meanwhile.
+        let memory = unsafe {
+            memmap2::MmapOptions::new()
+                .len(size_of::<types::shard>())
+                .map_mut(map.as_fd().as_raw_fd())
+        }
+        .context("cannot map an unwind table")?;
+        let index = u32::try_from(self.shards.len())?;
+        let fd = map.as_fd().as_raw_fd();
+        self.skel
+            .maps
+            .shards
+            .update(&index.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)?;
+        self.shards.push(memory);
+        self.rows = 0;
+        Ok(Ok(()))
+    }
+
+    /// Puts the probe for launches into the driver. It acts in every process that has the file
+    /// mapped; in others than targets it returns at once.
+    pub fn probe_launches(&mut self, file: FileId, driver: &Elf) -> Result<()> {
+        if self.launch_links.contains_key(&file) {
+            return Ok(());
+        }
+        let path = format!("/proc/self/fd/{}", driver.file().as_raw_fd());
+        let mut links = Vec::new();
+        for name in LAUNCHES {
+            let Some(offset) = driver.symbol(name)?.and_then(|at| driver.offset_of(at)) else {
+                continue;
+            };
+            let link = self
+                .skel
+                .progs
+                .launch
+                .attach_uprobe(false, -1, &path, usize::try_from(offset)?)
+                .with_context(|| format!("cannot probe {name} of the driver"))?;
+            links.push(link);
+        }
+        self.launch_links.insert(file, links);
+        Ok(())
+    }
+
+    pub fn launch_one_in(&self) -> u32 {
+        let data = self.skel.maps.data_data.as_deref();
+        data.map_or(0, |data| data.launch_one_in)
+    }
+
+    pub fn set_launch_one_in(&mut self, one_in: u32) {
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            data.launch_one_in = one_in.max(1);
+        }
+    }
+
+    pub fn costs(&self) -> Result<Costs> {
+        let values = self
+            .skel
+            .maps
+            .costs
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?
+            .context("the cost counters are gone")?;
+        Ok(values
+            .iter()
+            .filter_map(|bytes| wire::read::<types::stack_costs>(bytes))
+            .fold(Costs::default(), |sum, c| Costs {
+                samples: sum.samples + c.samples,
+                frames: sum.frames + c.frames,
+                time: sum.time + Nanos(c.ns),
+                lost: sum.lost + c.lost,
+            }))
+    }
+
+    /// Takes no more stacks. What was taken can still be read.
+    pub fn stop(&mut self) {
+        self.links.clear();
+        self.launch_links.clear();
+    }
+}
+
+/// An inner map: an array of one value.
+fn create(name: &str, value: usize, flags: u32) -> Result<MapHandle> {
+    let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+            as libbpf_rs::libbpf_sys::size_t,
+        map_flags: flags,
+        ..Default::default()
+    };
+    MapHandle::create(
+        MapType::Array,
+        Some(name),
+        4,
+        u32::try_from(value)?,
+        1,
+        &opts,
+    )
+    .context("cannot create a map")
+}
+
+/// A timer of the kernel that fires `frequency` times a second while `cpu` is not idle.
+fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
+    let mut attr = perf::perf_event_attr::default();
+    attr.size = u32::try_from(size_of::<perf::perf_event_attr>()).unwrap_or(0);
+    attr.type_ = perf::PERF_TYPE_SOFTWARE;
+    attr.config = u64::from(perf::PERF_COUNT_SW_CPU_CLOCK);
+    attr.set_freq(1);
+    attr.__bindgen_anon_1.sample_freq = u64::from(frequency);
+    // SAFETY: the attributes are whole and outlive the call.
+    let fd = unsafe {
+        perf_event_open_sys::perf_event_open(
+            &mut attr,
+            -1,
+            i32::try_from(cpu).unwrap_or(-1),
+            -1,
+            perf::PERF_FLAG_FD_CLOEXEC.into(),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

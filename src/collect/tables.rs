@@ -1,0 +1,144 @@
+//! Makes unwind tables in a thread of its own: a large library takes a good part of a second,
+//! in which the recorder has other things to do.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::MmapMut;
+use object::elf::{FileHeader64, SectionHeader64};
+use object::read::elf::{FileHeader as _, SectionHeader as _};
+use object::LittleEndian as Little;
+
+use crate::collect::elf::Elf;
+use crate::collect::maps::FileId;
+use crate::unwind::{Rules, Table};
+
+/// Read of a file without section headers at most: then it is read whole.
+const MOST_WITHOUT_SECTIONS: u64 = 64 << 20;
+
+/// Read of the names of sections at most.
+const MOST_NAMES: u64 = 64 << 10;
+
+/// Sections from which tables are made.
+const SECTIONS: [&[u8]; 2] = [b".eh_frame", b".eh_frame_hdr"];
+
+#[derive(Debug)]
+pub struct Made {
+    pub file: FileId,
+    /// The error is a sentence.
+    pub table: Result<Table, String>,
+}
+
+/// The thread. Dropping this ends it, once it has finished what it is at.
+#[derive(Debug)]
+pub struct TableMaker {
+    jobs: Sender<(FileId, Arc<Elf>)>,
+    made: Receiver<Made>,
+    rules: Arc<Mutex<Rules>>,
+    /// Asked for and not handed out yet.
+    pub pending: usize,
+}
+
+impl TableMaker {
+    pub fn start() -> io::Result<TableMaker> {
+        let (jobs, todo) = channel::<(FileId, Arc<Elf>)>();
+        let (done, made) = channel();
+        let rules = Arc::new(Mutex::new(Rules::new()));
+        let shared = Arc::clone(&rules);
+        std::thread::Builder::new()
+            .name("gdiag-tables".to_string())
+            .spawn(move || {
+                // The target comes first.
+                // SAFETY: concerns only this thread (0), and cannot fail in a harmful way.
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+                for (file, elf) in todo {
+                    let mut rules = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    let table = make(&elf, &mut rules);
+                    drop(rules);
+                    if done.send(Made { file, table }).is_err() {
+                        break;
+                    }
+                }
+            })?;
+        Ok(TableMaker {
+            jobs,
+            made,
+            rules,
+            pending: 0,
+        })
+    }
+
+    /// Makes a table for what is known as number `file`.
+    pub fn ask(&mut self, file: FileId, elf: Arc<Elf>) {
+        if self.jobs.send((file, elf)).is_ok() {
+            self.pending += 1;
+        }
+    }
+
+    /// A table that has been made since, with the rules that it and all before it use. The rules
+    /// cannot be had while the next table is being made: then there is none yet.
+    pub fn take<R>(&mut self, with: impl FnOnce(&Made, &Rules) -> R) -> Option<R> {
+        let rules = self.rules.try_lock().ok()?;
+        let made = self.made.try_recv().ok()?;
+        self.pending = self.pending.saturating_sub(1);
+        Some(with(&made, &rules))
+    }
+}
+
+fn make(elf: &Elf, rules: &mut Rules) -> Result<Table, String> {
+    let bytes = read_sparse(elf.file()).map_err(|e| format!("cannot read it: {e}"))?;
+    Table::of(&bytes, rules).map_err(|e| e.to_string())
+}
+
+/// Memory as long as the file in which only the parts are filled that a table is made from; the rest
+/// takes no memory. Not a mapping of the file: when another program truncated it, gdiag would die.
+fn read_sparse(file: &File) -> io::Result<MmapMut> {
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut memory = MmapMut::map_anon(len)?;
+    let mut head = [0; size_of::<FileHeader64<Little>>()];
+    file.read_exact_at(&mut head, 0)?;
+    fill(&mut memory, file, 0, head.len() as u64)?;
+    let Ok(header) = FileHeader64::<Little>::parse(&head[..]) else {
+        // The table says what is wrong with it.
+        return Ok(memory);
+    };
+    let bytes = u64::from(header.e_phentsize.get(Little)) * u64::from(header.e_phnum.get(Little));
+    fill(&mut memory, file, header.e_phoff.get(Little), bytes)?;
+    if header.e_shoff.get(Little) == 0 {
+        fill(&mut memory, file, 0, MOST_WITHOUT_SECTIONS)?;
+        return Ok(memory);
+    }
+    let bytes = size_of::<SectionHeader64<Little>>() as u64 * u64::from(header.e_shnum.get(Little));
+    fill(&mut memory, file, header.e_shoff.get(Little), bytes)?;
+    let mut wanted = Vec::new();
+    let sections = header.section_headers(Little, &memory[..]).unwrap_or(&[]);
+    if let Some(names) = sections.get(header.e_shstrndx.get(Little).0 as usize) {
+        let names = names.sh_offset.get(Little)..;
+        for section in sections {
+            let mut name = [0; 16];
+            let at = names.start.saturating_add(section.sh_name(Little).into());
+            let read = file.read_at(&mut name, at).unwrap_or(0);
+            let is = |known: &&[u8]| name[..read].strip_prefix(*known).is_some_and(|rest| rest.first() == Some(&0));
+            if SECTIONS.iter().any(is) {
+                wanted.push((section.sh_offset.get(Little), section.sh_size.get(Little)));
+            }
+        }
+        wanted.push((names.start, MOST_NAMES));
+    }
+    for (from, bytes) in wanted {
+        fill(&mut memory, file, from, bytes)?;
+    }
+    Ok(memory)
+}
+
+/// Reads a part of the file to where it belongs.
+fn fill(memory: &mut MmapMut, file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    let end = from.saturating_add(bytes).min(memory.len() as u64);
+    match (usize::try_from(from), usize::try_from(end)) {
+        (Ok(start), Ok(end)) if start < end => file.read_exact_at(&mut memory[start..end], from),
+        _ => Ok(()),
+    }
+}

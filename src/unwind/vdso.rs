@@ -1,0 +1,34 @@
+//! The kernel's own library, which is in every process and in no file.
+
+use object::elf::{FileHeader64, PT_LOAD};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::LittleEndian;
+
+/// More than any vdso has of code, tables and data.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The bytes of this process's vdso, as far as it is loaded. Other processes of 64 bits have the
+/// same one, wherever the kernel put it. `None` where there is none.
+pub fn image() -> Option<&'static [u8]> {
+    // SAFETY: getauxval only reads what the kernel left above this process's stack.
+    let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as *const u8;
+    if start.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel mapped the image of an ELF file of at least one page there, for the life
+    // of the process; nothing writes to it and nobody unmaps it.
+    let headers = unsafe { std::slice::from_raw_parts(start, 4096) };
+    let header = FileHeader64::<LittleEndian>::parse(headers).ok()?;
+    let segments = header.program_headers(LittleEndian, headers).ok()?;
+    let load = segments
+        .iter()
+        .find(|segment| segment.p_type(LittleEndian) == PT_LOAD)?;
+    // The image is mapped as it is, so that its segment begins with the headers.
+    if load.p_offset(LittleEndian) != 0 || load.p_filesz(LittleEndian) > MAX_BYTES {
+        return None;
+    }
+    // The section headers come behind the segment, and are there when its last page holds them.
+    let len = load.p_filesz(LittleEndian).next_multiple_of(4096) as usize;
+    // SAFETY: as above; the segment says how much is mapped, which is whole pages.
+    Some(unsafe { std::slice::from_raw_parts(start, len) })
+}
