@@ -9,10 +9,10 @@ use super::format::{self, record};
 use super::state::{Lane, State};
 use super::varint::{unzigzag, Cursor};
 use crate::event::{
-    Api, ApiCall, ClockPair, Context, ContextId, CorrelationId, Cpu, Define, Device, DeviceId,
-    Event, Exit, GpuInvalid, GpuOp, Interrupt, Loss, LossSource, NameId, OpKind, Overhead, Pid,
-    Process, Shim, Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason,
-    TaskState, Tid, Wait, Waking,
+    Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, Define, Device,
+    DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
+    LossSource, NameId, OpKind, Overhead, Pid, Process, Sample, SampleKind, Shim, Signal, StackId,
+    Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -189,6 +189,10 @@ impl Fields<'_, '_> {
             record::PROCESS => self.process().map(Event::Process),
             record::CLOCK => self.clock().map(Event::Clock),
             record::LOSS => self.loss().map(Event::Loss),
+            record::FRAME => self.frame_definition().map(Event::Define),
+            record::CALL_STACK => self.call_stack_definition().map(Event::Define),
+            record::FUNCTIONS => self.functions_definition().map(Event::Define),
+            record::SAMPLE => self.sample().map(Event::Sample),
             _ => Err(Problem::Unknown),
         }
     }
@@ -204,16 +208,59 @@ impl Fields<'_, '_> {
     }
 
     fn stack_definition(&mut self) -> Decoded<Define> {
-        let id = StackId(self.int()?);
-        let count = self.num()?;
-        // Each frame takes at least a byte, which bounds what is allocated for them.
-        if count > self.bytes.0.len() as u64 {
-            return Err(Problem::Malformed);
-        }
-        let frames = (0..count)
-            .map(|_| self.name())
-            .collect::<Decoded<Vec<_>>>()?;
-        Ok(Define::Stack { id, frames })
+        Ok(Define::Stack {
+            id: StackId(self.int()?),
+            frames: self.list(Self::name)?,
+        })
+    }
+
+    fn frame_definition(&mut self) -> Decoded<Define> {
+        let id = FrameId(self.int()?);
+        let frame = match self.num()? {
+            record::FRAME_NATIVE => Frame::Native {
+                module: self.name()?,
+                build_id: self.name()?,
+                address: self.num()?,
+            },
+            record::FRAME_ANONYMOUS => Frame::Anonymous {
+                address: self.num()?,
+            },
+            record::FRAME_PYTHON => Frame::Python {
+                function: self.name()?,
+                file: self.name()?,
+                line: self.int()?,
+            },
+            _ => return Err(Problem::Unknown),
+        };
+        Ok(Define::Frame { id, frame })
+    }
+
+    fn call_stack_definition(&mut self) -> Decoded<Define> {
+        let id = CallStackId(self.int()?);
+        let cut = match self.num()? {
+            0 => None,
+            code => Some(format::cut_from(code).ok_or(Problem::Unknown)?),
+        };
+        let mut last = 0_u64;
+        let frames = self.list(|fields| {
+            last = last.wrapping_add(unzigzag(fields.num()?));
+            let id = u32::try_from(last).map_err(|_| Problem::Malformed)?;
+            Ok(FrameId(id))
+        })?;
+        Ok(Define::CallStack { id, frames, cut })
+    }
+
+    fn functions_definition(&mut self) -> Decoded<Define> {
+        Ok(Define::Functions {
+            frame: FrameId(self.int()?),
+            functions: self.list(|fields| {
+                Ok(Function {
+                    name: fields.name()?,
+                    file: fields.name()?,
+                    line: fields.int()?,
+                })
+            })?,
+        })
     }
 
     fn irq_definition(&mut self) -> Decoded<Define> {
@@ -310,6 +357,41 @@ impl Fields<'_, '_> {
             sender: Tid(self.tid()?),
             receiver: Tid(self.tid()?),
             signal: self.byte()?,
+        })
+    }
+
+    fn sample(&mut self) -> Decoded<Sample> {
+        let ts = self.time(Lane::Host)?;
+        let tid = Tid(self.tid()?);
+        let gil = match self.byte()? {
+            0 => None,
+            _ => Some(Tid(self.tid()?)),
+        };
+        let kernel = StackId(self.int()?);
+        let user = CallStackId(self.int()?);
+        let kind = match self.num()? {
+            record::SAMPLE_CPU => SampleKind::Cpu {
+                period: Nanos(self.num()?),
+            },
+            record::SAMPLE_OFF_CPU => SampleKind::OffCpu {
+                since: Nanos(ts.0.wrapping_sub(self.num()?)),
+            },
+            record::SAMPLE_WAKER => SampleKind::Waker {
+                wakee: Tid(self.int()?),
+                since: Nanos(ts.0.wrapping_sub(self.num()?)),
+            },
+            record::SAMPLE_LAUNCH => SampleKind::Launch {
+                one_in: self.int()?,
+            },
+            _ => return Err(Problem::Unknown),
+        };
+        Ok(Sample {
+            ts,
+            tid,
+            kind,
+            kernel,
+            user,
+            gil,
         })
     }
 
@@ -487,6 +569,15 @@ impl Fields<'_, '_> {
 
     fn name(&mut self) -> Decoded<NameId> {
         Ok(NameId(self.int()?))
+    }
+
+    /// A count and so many items, of a byte or more each: that bounds what is allocated for them.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Decoded<T>) -> Decoded<Vec<T>> {
+        let count = self.num()?;
+        if count > self.bytes.0.len() as u64 {
+            return Err(Problem::Malformed);
+        }
+        (0..count).map(|_| item(self)).collect()
     }
 
     #[inline]

@@ -8,9 +8,9 @@ use super::format::{self, record};
 use super::state::{Lane, State};
 use super::varint::{self, zigzag};
 use crate::event::{
-    ApiCall, ClockPair, Cpu, Define, Device, Event, Exit, GpuInvalid, GpuOp, Interrupt, Loss,
-    LossSource, NameId, OpKind, Overhead, Process, Shim, Signal, Stall, Switch, Sync, Task,
-    TaskReason, TaskState, Wait, Waking,
+    ApiCall, ClockPair, Cpu, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid, GpuOp,
+    Interrupt, Loss, LossSource, NameId, OpKind, Overhead, Process, Sample, SampleKind, Shim,
+    Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -71,7 +71,7 @@ impl Encoder {
             Event::Wait(e) => self.framed(record::WAIT, |out| out.wait(e)),
             Event::Stall(e) => self.framed(record::STALL, |out| out.stall(e)),
             Event::Signal(e) => self.framed(record::SIGNAL, |out| out.signal(e)),
-            Event::Sample(_) => {}
+            Event::Sample(e) => self.framed(record::SAMPLE, |out| out.sample(e)),
             Event::GpuOp(e) => self.framed(record::GPU_OP, |out| out.gpu_op(e)),
             Event::GpuInvalid(e) => self.framed(record::GPU_INVALID, |out| out.gpu_invalid(e)),
             Event::ApiCall(e) => self.framed(record::API_CALL, |out| out.api_call(e)),
@@ -196,7 +196,68 @@ impl Encoder {
                 out.num(*irq);
                 out.num(name.0);
             }),
-            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
+            Define::Frame { id, frame } => self.framed(record::FRAME, |out| {
+                out.num(id.0);
+                out.frame(frame);
+            }),
+            Define::CallStack { id, frames, cut } => self.framed(record::CALL_STACK, |out| {
+                out.num(id.0);
+                out.call_stack(frames, *cut);
+            }),
+            Define::Functions { frame, functions } => self.framed(record::FUNCTIONS, |out| {
+                out.num(frame.0);
+                let functions = &functions[..functions.len().min(format::MAX_FRAMES)];
+                out.num(functions.len() as u64);
+                for function in functions {
+                    out.names([function.name, function.file]);
+                    out.num(function.line);
+                }
+            }),
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame) {
+        match *frame {
+            Frame::Native {
+                module,
+                build_id,
+                address,
+            } => {
+                self.num(record::FRAME_NATIVE);
+                self.names([module, build_id]);
+                self.num(address);
+            }
+            Frame::Anonymous { address } => {
+                self.num(record::FRAME_ANONYMOUS);
+                self.num(address);
+            }
+            Frame::Python {
+                function,
+                file,
+                line,
+            } => {
+                self.num(record::FRAME_PYTHON);
+                self.names([function, file]);
+                self.num(line);
+            }
+        }
+    }
+
+    /// Each frame as the step from its callee: callers that two stacks share are then the same bytes
+    /// in both, and the compressor finds them.
+    fn call_stack(&mut self, frames: &[FrameId], cut: Option<Cut>) {
+        let kept = &frames[..frames.len().min(format::MAX_FRAMES)];
+        let cut = if kept.len() < frames.len() {
+            Some(Cut::TooDeep)
+        } else {
+            cut
+        };
+        self.num(cut.map_or(0, format::cut_code));
+        self.num(kept.len() as u64);
+        let mut last = 0;
+        for frame in kept {
+            self.num(zigzag(u64::from(frame.0).wrapping_sub(last)));
+            last = u64::from(frame.0);
         }
     }
 
@@ -271,6 +332,38 @@ impl Encoder {
         self.tid(e.sender.0);
         self.tid(e.receiver.0);
         self.bytes.push(e.signal);
+    }
+
+    fn sample(&mut self, e: &Sample) {
+        self.time(Lane::Host, e.ts);
+        self.tid(e.tid.0);
+        self.bytes.push(u8::from(e.gil.is_some()));
+        if let Some(holder) = e.gil {
+            self.tid(holder.0);
+        }
+        self.num(e.kernel.0);
+        self.num(e.user.0);
+        match e.kind {
+            SampleKind::Cpu { period } => {
+                self.num(record::SAMPLE_CPU);
+                self.num(period.0);
+            }
+            SampleKind::OffCpu { since } => {
+                self.num(record::SAMPLE_OFF_CPU);
+                self.num(e.ts.0.wrapping_sub(since.0));
+                self.saw(since.0);
+            }
+            SampleKind::Waker { wakee, since } => {
+                self.num(record::SAMPLE_WAKER);
+                self.num(wakee.0);
+                self.num(e.ts.0.wrapping_sub(since.0));
+                self.saw(since.0);
+            }
+            SampleKind::Launch { one_in } => {
+                self.num(record::SAMPLE_LAUNCH);
+                self.num(one_in);
+            }
+        }
     }
 
     fn gpu_op(&mut self, e: &GpuOp) {

@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::event::{
-    ApiDomain, Context, CopyKind, MemoryKind, OverheadKind, ShimState, StallKind, SyncKind,
+    ApiDomain, Context, CopyKind, Cut, MemoryKind, OverheadKind, ShimState, StallKind, SyncKind,
 };
 
 /// A high bit and both line ends, so that a transfer as text is noticed at once.
@@ -17,7 +17,7 @@ pub(super) const MAGIC: [u8; 8] = *b"\x8bgdiag\r\n";
 /// A reader refuses a file whose major version it does not know.
 pub(super) const MAJOR: u16 = 1;
 /// Chunk kinds, record kinds and trailing fields that were added; a reader skips those it does not know.
-pub(super) const MINOR: u16 = 0;
+pub(super) const MINOR: u16 = 1;
 
 /// Set from the start and cleared by finishing: whoever finds it looks at a recorder that runs, or was killed.
 pub(super) const FLAG_UNFINISHED: u32 = 1;
@@ -107,7 +107,7 @@ pub(super) const MAX_RAW_LEN: usize = 16 << 20;
 pub(super) const TARGET_RAW_LEN: usize = 256 << 10;
 /// A longer name is cut. The longest template names seen in practice are some ten KiB.
 pub(super) const MAX_TEXT_LEN: usize = 1 << 20;
-/// A deeper stack loses its outermost frames.
+/// A deeper stack, or a frame with more functions inlined into it, loses the outermost ones.
 pub(super) const MAX_FRAMES: usize = 1 << 16;
 
 /// Before the bytes of each chunk.
@@ -255,6 +255,11 @@ pub(super) mod record {
     pub(in crate::store) const PROCESS: u8 = 16;
     pub(in crate::store) const CLOCK: u8 = 17;
     pub(in crate::store) const LOSS: u8 = 18;
+    // Since 1.1.
+    pub(in crate::store) const FRAME: u8 = 19;
+    pub(in crate::store) const CALL_STACK: u8 = 20;
+    pub(in crate::store) const FUNCTIONS: u8 = 21;
+    pub(in crate::store) const SAMPLE: u8 = 22;
 
     /// A tid is one byte that names a slot of the chunk's table, or this and the tid as a varint.
     pub(in crate::store) const TID_LITERAL: u8 = 255;
@@ -280,6 +285,17 @@ pub(super) mod record {
     pub(in crate::store) const OP_MEMCPY: u64 = 2;
     pub(in crate::store) const OP_MEMSET: u64 = 3;
     pub(in crate::store) const OP_GRAPH: u64 = 4;
+
+    /// Values of [`Frame`](crate::event::Frame).
+    pub(in crate::store) const FRAME_NATIVE: u64 = 1;
+    pub(in crate::store) const FRAME_ANONYMOUS: u64 = 2;
+    pub(in crate::store) const FRAME_PYTHON: u64 = 3;
+
+    /// Values of [`SampleKind`](crate::event::SampleKind).
+    pub(in crate::store) const SAMPLE_CPU: u64 = 1;
+    pub(in crate::store) const SAMPLE_OFF_CPU: u64 = 2;
+    pub(in crate::store) const SAMPLE_WAKER: u64 = 3;
+    pub(in crate::store) const SAMPLE_LAUNCH: u64 = 4;
 
     /// Values of [`LossSource`](crate::event::LossSource).
     pub(in crate::store) const LOSS_BPF: u64 = 1;
@@ -334,6 +350,10 @@ const OTHER: u64 = 32;
 
 codes!(memory_code, memory_from, MemoryKind {
     Unknown = 0, Pageable = 1, Pinned = 2, Device = 3, Array = 4, Managed = 5,
+});
+// 0 stands for a stack that is whole.
+codes!(cut_code, cut_from, Cut {
+    NotYet = 1, Unmapped = 2, NoTable = 3, Unsupported = 4, Unreadable = 5, TooDeep = 6,
 });
 codes!(stall_code, stall_from, StallKind { Reclaim = 0, Compaction = 1 });
 codes!(domain_code, domain_from, ApiDomain { Runtime = 0, Driver = 1 });

@@ -23,13 +23,14 @@
 //! [`Summary::switch_bytes`](meta::Summary::switch_bytes) says how many bytes switches took.
 //!
 //! **Order** is that of arrival, and the reader keeps it. Definitions come before their first
-//! use. Host events are almost in order of time; those of the device arrive in batches, later
+//! use, but for the functions at a frame, which may come any number of chunks later. Host events are almost in order of time; those of the device arrive in batches, later
 //! than host events of the same moment. Whoever needs strict order must sort; the times in the
 //! chunk headers tell which chunks can hold an event of some moment.
 //!
 //! **Versions.** A new minor version adds chunk kinds, record kinds, values, or fields at the
 //! end of a record: older readers skip what they do not know and say so. A new major version
 //! changes anything else, and older readers refuse. Numbers in `format.rs` are never reused.
+//! 1.1 added samples, the frames and stacks they are made of, and the functions at a frame.
 #![forbid(unsafe_code)]
 
 mod chunks;

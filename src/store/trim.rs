@@ -13,8 +13,8 @@ use super::meta::{Meta, Summary};
 use super::writer::Stats;
 use super::{Reader, StoreError, Writer};
 use crate::event::{
-    ClockPair, CorrelationId, Define, Device, DeviceId, Event, NameId, OpKind, Pid, Process, Shim,
-    StackId, Task, TaskReason, TaskState, Tid,
+    CallStackId, ClockPair, CorrelationId, Define, Device, DeviceId, Event, Frame, FrameId, NameId,
+    OpKind, Pid, Process, SampleKind, Shim, StackId, Task, TaskReason, TaskState, Tid,
 };
 use crate::units::Nanos;
 
@@ -36,9 +36,13 @@ pub fn trim(reader: &mut Reader, path: &Path, from: Nanos, to: Nanos) -> Result<
         }
         ControlFlow::Continue(())
     })?;
-    // Frames are names, too, and a stack is defined before its first use.
+    // What is used is defined before, and the functions at a frame behind it: inwards, a step a time.
     reader.for_each(|event| {
         used.frames(event);
+        ControlFlow::Continue(())
+    })?;
+    reader.for_each(|event| {
+        used.names(event);
         ControlFlow::Continue(())
     })?;
 
@@ -254,6 +258,12 @@ impl Range {
             Event::Interrupt(e) => lasts(e.start, e.dur),
             Event::Stall(e) => lasts(e.start, e.dur),
             Event::Loss(e) => self.overlaps(e.from, e.to),
+            Event::Sample(e) => match e.kind {
+                SampleKind::OffCpu { since } | SampleKind::Waker { since, .. } => {
+                    self.overlaps(since, e.ts)
+                }
+                SampleKind::Cpu { .. } | SampleKind::Launch { .. } => self.overlaps(e.ts, e.ts),
+            },
             // Carried over, all of them.
             Event::Define(_) | Event::Process(_) | Event::Device(_) => false,
             Event::Task(_)
@@ -261,7 +271,6 @@ impl Range {
             | Event::Switch(_)
             | Event::Waking(_)
             | Event::Signal(_)
-            | Event::Sample(_)
             | Event::GpuInvalid(_)
             | Event::Shim(_)
             | Event::Clock(_) => event.ts().is_some_and(|ts| self.from <= ts && ts < self.to),
@@ -269,11 +278,13 @@ impl Range {
     }
 }
 
-/// Names and stacks that the part mentions.
+/// Names, stacks and frames that the part mentions.
 #[derive(Debug, Default)]
 struct Used {
     names: HashSet<NameId>,
     stacks: HashSet<StackId>,
+    call_stacks: HashSet<CallStackId>,
+    frames: HashSet<FrameId>,
 }
 
 impl Used {
@@ -283,6 +294,10 @@ impl Used {
             Event::Wait(e) => {
                 self.names.insert(e.object);
                 self.stacks.insert(e.stack);
+            }
+            Event::Sample(e) => {
+                self.stacks.insert(e.kernel);
+                self.call_stacks.insert(e.user);
             }
             Event::GpuOp(e) => match e.kind {
                 OpKind::Kernel { name } => self.names.extend([name]),
@@ -298,7 +313,6 @@ impl Used {
             | Event::Interrupt(_)
             | Event::Stall(_)
             | Event::Signal(_)
-            | Event::Sample(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
             | Event::Sync(_)
@@ -309,18 +323,36 @@ impl Used {
     }
 
     fn frames(&mut self, event: &Event) {
+        if let Event::Define(Define::CallStack { id, frames, .. }) = event {
+            if self.call_stacks.contains(id) {
+                self.frames.extend(frames);
+            }
+        }
+    }
+
+    fn names(&mut self, event: &Event) {
         let Event::Define(define) = event else {
             return;
         };
+        if !self.defines(event) {
+            return;
+        }
         match define {
-            Define::Name { .. } => {}
-            Define::Stack { id, frames } => {
-                if self.stacks.contains(id) {
-                    self.names.extend(frames);
+            Define::Name { .. } | Define::CallStack { .. } => {}
+            Define::Stack { frames, .. } => self.names.extend(frames),
+            Define::Irq { name, .. } => self.names.extend([name]),
+            Define::Frame { frame, .. } => match frame {
+                Frame::Native {
+                    module, build_id, ..
+                } => self.names.extend([module, build_id]),
+                Frame::Anonymous { .. } => {}
+                Frame::Python { function, file, .. } => self.names.extend([function, file]),
+            },
+            Define::Functions { functions, .. } => {
+                for function in functions {
+                    self.names.extend([function.name, function.file]);
                 }
             }
-            Define::Irq { name, .. } => self.names.extend([name]),
-            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
         }
     }
 
@@ -332,7 +364,10 @@ impl Used {
             Define::Name { id, .. } => self.names.contains(id),
             Define::Stack { id, .. } => self.stacks.contains(id),
             Define::Irq { .. } => true,
-            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => false,
+            Define::CallStack { id, .. } => self.call_stacks.contains(id),
+            Define::Frame { id: frame, .. } | Define::Functions { frame, .. } => {
+                self.frames.contains(frame)
+            }
         }
     }
 }
@@ -341,7 +376,8 @@ impl Used {
 mod tests {
     use super::*;
     use crate::event::{
-        Api, ApiCall, ApiDomain, ContextId, Cpu, GpuOp, StreamId, Switch, SwitchFlags,
+        Api, ApiCall, ApiDomain, ContextId, Cpu, Function, GpuOp, Sample, StreamId, Switch,
+        SwitchFlags,
     };
 
     const JOB: Pid = Pid(7);
@@ -487,6 +523,105 @@ mod tests {
                 call(91, 95, 2),
                 kernel(96, 120, 2),
                 call(196, 197, 4)
+            ]
+        );
+    }
+
+    fn call_stack(id: u32, frames: &[u32]) -> Event {
+        Event::Define(Define::CallStack {
+            id: CallStackId(id),
+            frames: frames.iter().map(|&f| FrameId(f)).collect(),
+            cut: None,
+        })
+    }
+
+    fn python(id: u32, function: u32, file: u32) -> Event {
+        Event::Define(Define::Frame {
+            id: FrameId(id),
+            frame: Frame::Python {
+                function: NameId(function),
+                file: NameId(file),
+                line: 1,
+            },
+        })
+    }
+
+    fn native(id: u32, module: u32) -> Event {
+        Event::Define(Define::Frame {
+            id: FrameId(id),
+            frame: Frame::Native {
+                module: NameId(module),
+                build_id: NameId(0),
+                address: 16,
+            },
+        })
+    }
+
+    fn functions(frame: u32, name: u32) -> Event {
+        Event::Define(Define::Functions {
+            frame: FrameId(frame),
+            functions: vec![Function {
+                name: NameId(name),
+                file: NameId(0),
+                line: 0,
+            }],
+        })
+    }
+
+    fn sample(ts: u64, kind: SampleKind, kernel: u32, user: u32) -> Event {
+        Event::Sample(Sample {
+            ts: Nanos(ts),
+            tid: Tid(7),
+            kind,
+            kernel: StackId(kernel),
+            user: CallStackId(user),
+            gil: None,
+        })
+    }
+
+    #[test]
+    fn samples_keep_what_their_stacks_are_made_of_and_nothing_else() {
+        let ran = SampleKind::Cpu { period: Nanos(10) };
+        let slept = |since| SampleKind::OffCpu {
+            since: Nanos(since),
+        };
+        let texts = ["f", "a.py", "lib.so", "do_wait", "leaf", "gone", "late"];
+        let mut all: Vec<Event> = (1..).zip(texts).map(|(id, text)| name(id, text)).collect();
+        let stack = Event::Define(Define::Stack {
+            id: StackId(1),
+            frames: vec![NameId(4)],
+        });
+        all.extend([
+            python(1, 1, 2),
+            native(2, 3),
+            python(3, 6, 6),
+            call_stack(1, &[2, 1]),
+            call_stack(2, &[3, 1]),
+            stack.clone(),
+            sample(90, ran, 0, 2),
+            sample(95, slept(80), 0, 2),
+            sample(150, ran, 0, 1),
+            sample(210, slept(190), 1, 1),
+            sample(220, slept(205), 0, 2),
+            functions(2, 5),
+            functions(3, 7),
+        ]);
+        let (events, _) = part(&all);
+        assert_eq!(
+            events,
+            [
+                name(1, "f"),
+                name(2, "a.py"),
+                name(3, "lib.so"),
+                name(4, "do_wait"),
+                name(5, "leaf"),
+                python(1, 1, 2),
+                native(2, 3),
+                call_stack(1, &[2, 1]),
+                stack,
+                functions(2, 5),
+                sample(150, ran, 0, 1),
+                sample(210, slept(190), 1, 1),
             ]
         );
     }

@@ -5,11 +5,11 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::event::{
-    Api, ApiCall, ApiDomain, ClockPair, Context, ContextId, CopyKind, CorrelationId, Cpu, Define,
-    Device, DeviceId, Event, Exit, GpuInvalid, GpuOp, Interrupt, Loss, LossSource, MemoryKind,
-    NameId, OpKind, Overhead, OverheadKind, Pid, Process, Shim, ShimState, Signal, StackId, Stall,
-    StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task, TaskReason, TaskState, Tid,
-    Wait, Waking,
+    Api, ApiCall, ApiDomain, CallStackId, ClockPair, Context, ContextId, CopyKind, CorrelationId,
+    Cpu, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp,
+    Interrupt, Loss, LossSource, MemoryKind, NameId, OpKind, Overhead, OverheadKind, Pid, Process,
+    Sample, SampleKind, Shim, ShimState, Signal, StackId, Stall, StallKind, StreamId, Switch,
+    SwitchFlags, Sync, SyncKind, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -23,12 +23,13 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         4 => switch().prop_map(Event::Switch),
         4 => waking().prop_map(Event::Waking),
         2 => interrupt().prop_map(Event::Interrupt),
-        3 => define().prop_map(Event::Define),
+        6 => define().prop_map(Event::Define),
         1 => task().prop_map(Event::Task),
         1 => exit().prop_map(Event::Exit),
         1 => wait().prop_map(Event::Wait),
         1 => stall().prop_map(Event::Stall),
         1 => signal().prop_map(Event::Signal),
+        2 => sample().prop_map(Event::Sample),
         2 => gpu_op().prop_map(Event::GpuOp),
         1 => gpu_invalid().prop_map(Event::GpuInvalid),
         2 => api_call().prop_map(Event::ApiCall),
@@ -66,10 +67,14 @@ pub(super) fn kind(event: &Event) -> usize {
         Event::Process(_) => 18,
         Event::Clock(_) => 19,
         Event::Loss(_) => 20,
+        Event::Define(Define::Frame { .. }) => 21,
+        Event::Define(Define::CallStack { .. }) => 22,
+        Event::Define(Define::Functions { .. }) => 23,
+        Event::Sample(_) => 24,
     }
 }
 
-pub(super) const KINDS: usize = 21;
+pub(super) const KINDS: usize = 25;
 
 /// Small numbers, which repeat, and now and then any at all.
 fn n64() -> impl Strategy<Value = u64> {
@@ -141,7 +146,75 @@ fn define() -> impl Strategy<Value = Define> {
             frames
         }),
         (n16(), name()).prop_map(|(irq, name)| Define::Irq { irq, name }),
+        (n32(), frame()).prop_map(|(id, frame)| Define::Frame {
+            id: FrameId(id),
+            frame
+        }),
+        (
+            n32(),
+            vec(n32().prop_map(FrameId), 0..200),
+            option::of(cut())
+        )
+            .prop_map(|(id, frames, cut)| Define::CallStack {
+                id: CallStackId(id),
+                frames,
+                cut
+            }),
+        (n32(), vec(function(), 0..8)).prop_map(|(frame, functions)| Define::Functions {
+            frame: FrameId(frame),
+            functions
+        }),
     ]
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        (name(), name(), n64()).prop_map(|(module, build_id, address)| Frame::Native {
+            module,
+            build_id,
+            address
+        }),
+        n64().prop_map(|address| Frame::Anonymous { address }),
+        (name(), name(), n32()).prop_map(|(function, file, line)| Frame::Python {
+            function,
+            file,
+            line
+        }),
+    ]
+}
+
+fn cut() -> impl Strategy<Value = Cut> {
+    prop::sample::select(vec![
+        Cut::NotYet,
+        Cut::Unmapped,
+        Cut::NoTable,
+        Cut::Unsupported,
+        Cut::Unreadable,
+        Cut::TooDeep,
+    ])
+}
+
+fn function() -> impl Strategy<Value = Function> {
+    (name(), name(), n32()).prop_map(|(name, file, line)| Function { name, file, line })
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    let kind = prop_oneof![
+        nanos().prop_map(|period| SampleKind::Cpu { period }),
+        nanos().prop_map(|since| SampleKind::OffCpu { since }),
+        (tid(), nanos()).prop_map(|(wakee, since)| SampleKind::Waker { wakee, since }),
+        n32().prop_map(|one_in| SampleKind::Launch { one_in }),
+    ];
+    (nanos(), tid(), kind, n32(), n32(), option::of(tid())).prop_map(
+        |(ts, tid, kind, kernel, user, gil)| Sample {
+            ts,
+            tid,
+            kind,
+            kernel: StackId(kernel),
+            user: CallStackId(user),
+            gil,
+        },
+    )
 }
 
 fn task() -> impl Strategy<Value = Task> {

@@ -315,6 +315,8 @@ fn lengths_that_lie_are_not_believed() {
         // A framed record that is longer than its chunk, a stack with more frames than bytes.
         chunk(2, 0, &[record::NAME, 200], 2),
         chunk(2, 0, &[record::STACK, 4, 1, 0xff, 0xff, 0x03], 6),
+        chunk(2, 0, &[record::CALL_STACK, 5, 1, 0, 0xff, 0xff, 0x03], 7),
+        chunk(2, 0, &[record::FUNCTIONS, 4, 1, 0xff, 0xff, 0x03], 6),
     ] {
         let bytes = [good, &lie].concat();
         let (events, coverage, _) = recording.read_as(&bytes).unwrap();
@@ -335,6 +337,8 @@ fn records_that_make_no_sense_are_refused() {
             0,
         ],
         &[record::NAME, 2, 1, 0xff],
+        // A frame below zero.
+        &[record::CALL_STACK, 4, 1, 0, 1, 1],
     ] {
         let mut state = State::default();
         let decoded = Decoder::new(bytes, &mut state).next();

@@ -23,13 +23,13 @@ use super::meta::{GpuSource, Meta, Summary, TargetMode};
 use super::state::State;
 use super::{Coverage, Reader, StoreError, Writer};
 use crate::event::{
-    Context, Cpu, Define, Event, Exit, NameId, Pid, StackId, Stall, StallKind, Switch, SwitchFlags,
-    Tid, Waking,
+    CallStackId, Context, Cpu, Cut, Define, Event, Exit, Frame, FrameId, Function, NameId, Pid,
+    Sample, SampleKind, StackId, Stall, StallKind, Switch, SwitchFlags, Tid, Waking,
 };
 use crate::units::{Bytes, Nanos};
 
 /// Enough to have every kind, few enough to try every byte of the file.
-const SAMPLES: usize = 160;
+const SAMPLES: usize = 240;
 
 fn meta() -> Meta {
     Meta {
@@ -268,7 +268,7 @@ fn decode(bytes: &[u8]) -> (Vec<Event>, usize) {
 fn the_bytes_of_a_recording_do_not_change() {
     assert_eq!(
         FileHeader::new(format::FLAG_UNFINISHED).as_bytes()[..20],
-        *b"\x8bgdiag\r\n\x01\0\0\0\x18\0\0\0\x01\0\0\0"
+        *b"\x8bgdiag\r\n\x01\0\x01\0\x18\0\0\0\x01\0\0\0"
     );
     assert_eq!(
         chunk(2, 1, b"abc", 300)[..40],
@@ -292,17 +292,86 @@ fn the_bytes_of_a_recording_do_not_change() {
         pid: Pid(4711),
         code: 256,
     });
+    let frame = |id, frame| {
+        let id = FrameId(id);
+        Event::Define(Define::Frame { id, frame })
+    };
+    let native = Frame::Native {
+        module: NameId(7),
+        build_id: NameId(8),
+        address: 0x1234,
+    };
+    let python = Frame::Python {
+        function: NameId(9),
+        file: NameId(10),
+        line: 41,
+    };
+    let stack = Event::Define(Define::CallStack {
+        id: CallStackId(3),
+        frames: vec![FrameId(2), FrameId(4), FrameId(1)],
+        cut: Some(Cut::NoTable),
+    });
+    let functions = Event::Define(Define::Functions {
+        frame: FrameId(1),
+        functions: vec![Function {
+            name: NameId(11),
+            file: NameId(0),
+            line: 0,
+        }],
+    });
+    let sample = |ts, kind, gil| {
+        Event::Sample(Sample {
+            ts: Nanos(ts),
+            tid: Tid(4711),
+            kind,
+            kernel: StackId(2),
+            user: CallStackId(3),
+            gil,
+        })
+    };
+    let ran = SampleKind::Cpu { period: Nanos(99) };
+    let slept = SampleKind::OffCpu { since: Nanos(150) };
+    let woke = SampleKind::Waker {
+        wakee: Tid(4),
+        since: Nanos(201),
+    };
+    let launched = SampleKind::Launch { one_in: 6 };
     let mut encoder = Encoder::default();
-    for event in [name(5, "rank0"), ping(90), switch, exit] {
+    for event in [
+        name(5, "rank0"),
+        ping(90),
+        switch,
+        exit,
+        frame(1, native),
+        frame(2, Frame::Anonymous { address: 5 }),
+        frame(4, python),
+        stack,
+        functions,
+        sample(200, ran, None),
+        sample(201, slept, Some(Tid(4712))),
+        sample(202, woke, None),
+        sample(203, launched, None),
+    ] {
         encoder.push(&event);
     }
-    let expected: [&[u8]; 4] = [
+    let expected: [&[u8]; 13] = [
         b"\x01\x06\x05rank0",
         // Waking on CPU 1, 90 ns on, waker 4712 and wakee 4711 in full.
         b"\x80\xb4\x01\x01\xff\xe8\x24\xff\xe7\x24",
         // Switch there, 10 ns on; both are in the table of tids now.
         b"\x7d\x14\x7a\x79\x01\xca\x01\x02\x03\x00",
         b"\x05\x05\x64\x79\x79\x80\x02",
+        b"\x13\x06\x01\x01\x07\x08\xb4\x24",
+        b"\x13\x03\x02\x02\x05",
+        b"\x13\x05\x04\x03\x09\x0a\x29",
+        // Cut without a table; frame 2, then 2 up and 3 down.
+        b"\x14\x06\x03\x03\x03\x04\x04\x05",
+        b"\x15\x05\x01\x01\x0b\x00\x00",
+        b"\x16\x07\x64\x79\x00\x02\x03\x01\x63",
+        // 4712 held the interpreter lock; 51 ns off the CPU.
+        b"\x16\x08\x02\x79\x01\x7a\x02\x03\x02\x33",
+        b"\x16\x08\x02\x79\x00\x02\x03\x03\x04\x01",
+        b"\x16\x07\x02\x79\x00\x02\x03\x04\x06",
     ];
     assert_eq!(encoder.bytes(), expected.concat());
 }
@@ -321,6 +390,24 @@ fn a_chunk_grows_no_larger_than_a_reader_takes() {
             frames: deep,
         }))
         .unwrap();
+    writer
+        .push(&Event::Define(Define::CallStack {
+            id: CallStackId(1),
+            frames: vec![FrameId(u32::MAX); 3 * format::MAX_FRAMES],
+            cut: None,
+        }))
+        .unwrap();
+    let name = Function {
+        name: NameId(u32::MAX),
+        file: NameId(u32::MAX),
+        line: u32::MAX,
+    };
+    writer
+        .push(&Event::Define(Define::Functions {
+            frame: FrameId(1),
+            functions: vec![name; 3 * format::MAX_FRAMES],
+        }))
+        .unwrap();
     writer.finish(&summary()).unwrap();
     let (events, coverage, _) = read(&path).unwrap();
     assert!(coverage.is_whole());
@@ -332,6 +419,17 @@ fn a_chunk_grows_no_larger_than_a_reader_takes() {
         panic!("{:?}", events[1])
     };
     assert_eq!(frames.len(), format::MAX_FRAMES);
+    let Event::Define(Define::CallStack { frames, cut, .. }) = &events[2] else {
+        panic!("{:?}", events[2])
+    };
+    assert_eq!(
+        (frames.len(), *cut),
+        (format::MAX_FRAMES, Some(Cut::TooDeep))
+    );
+    let Event::Define(Define::Functions { functions, .. }) = &events[3] else {
+        panic!("{:?}", events[3])
+    };
+    assert_eq!(functions.len(), format::MAX_FRAMES);
 }
 
 fn ping(ts: u64) -> Event {
