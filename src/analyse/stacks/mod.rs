@@ -318,7 +318,18 @@ impl<'t> Folder<'_, 't> {
         let taken_by = match piece.what {
             What::Ran(who) => Some(WokenBy::Thread(who)),
             What::RanTid(tid) => Some(WokenBy::Tid(tid)),
-            _ => None,
+            What::Nothing
+            | What::Say(_)
+            | What::Working
+            | What::In(_)
+            | What::Before(_)
+            | What::Irq(_)
+            | What::Wait { .. }
+            | What::Lock { .. }
+            | What::Stopped { .. }
+            | What::Overhead(_)
+            | What::AfterStream(_)
+            | What::Missing(_) => None,
         };
         self.running(base, idx, who, (from, to));
         for s in self.t.thread(idx).states(from, to) {

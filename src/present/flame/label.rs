@@ -1,0 +1,304 @@
+//! The text of a frame.
+//!
+//! In folded text `;` divides frames and the last blank precedes the time, and there is no way to
+//! escape either. So names are changed where they would be misread, the same way everywhere; times never are.
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+
+use crate::analyse::stacks::frame::{Frame, Kind, Work, WokenBy};
+use crate::event::{CopyKind, Cut, NameId, Pid};
+use crate::model::thread::Who;
+use crate::model::Timeline;
+use crate::present::{names, text};
+
+/// How processes and threads are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// With their ids: two of one name are two.
+    Shown,
+    /// By name only: another recording has other ids.
+    Left,
+}
+
+/// A name as it can stand in a folded stack: no `;`, nothing that breaks a line or controls a
+/// terminal, no blanks around it, and no number of its own at its end.
+pub fn safe(name: &str) -> String {
+    let clean = text::clean(name.trim());
+    let mut safe: String = clean
+        .chars()
+        .map(|c| match c {
+            ';' => ':',
+            // XML has no way to write these.
+            '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
+            c => c,
+        })
+        .collect();
+    if safe.is_empty() {
+        safe.push_str("[no name]");
+    }
+    // A line that begins like this is taken for a comment.
+    if safe.starts_with("# ") {
+        safe.remove(1);
+    }
+    // A number at the end would be read as a time.
+    if let Some((head, tail)) = safe.rsplit_once(' ') {
+        let mut halves = tail.splitn(2, '.');
+        if halves.all(|half| half.bytes().all(|b| b.is_ascii_digit())) {
+            safe = format!("{head} ({tail})");
+        }
+    }
+    safe
+}
+
+/// A function without return type and parameters.
+fn function(name: &str) -> Cow<'_, str> {
+    // Only Rust's own names have its hash, so they are tried first.
+    match rustc_demangle::try_demangle(name) {
+        Ok(rust) => Cow::Owned(format!("{rust:#}")),
+        Err(_) => names::short(name),
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The text of frames of one timeline.
+#[derive(Clone, Copy, Debug)]
+pub struct Labels<'t> {
+    t: &'t Timeline,
+    ids: Ids,
+}
+
+impl<'t> Labels<'t> {
+    pub fn new(t: &'t Timeline, ids: Ids) -> Self {
+        Labels { t, ids }
+    }
+
+    /// What other tools, too, take for kernel (`k`) and inlined (`i`) functions; ours marks the GPU (`g`),
+    /// so that a kernel and the host function that launches it, which share a name, are two.
+    pub fn text(&self, frame: Frame) -> String {
+        let suffix = match frame {
+            Frame::Kernel(_) => "_[k]",
+            Frame::Function { inlined: true, .. } => "_[i]",
+            Frame::Gpu(_) => "_[g]",
+            _ => "",
+        };
+        let mut text = safe(&self.raw(frame));
+        text.push_str(suffix);
+        text
+    }
+
+    fn name(&self, id: NameId) -> &'t str {
+        self.t.name(id)
+    }
+
+    fn raw(&self, frame: Frame) -> Cow<'t, str> {
+        let text = match frame {
+            Frame::Device(index) => self.device(index),
+            Frame::Process(pid) => self.process(pid),
+            Frame::Thread(who) => self.thread(who),
+            Frame::Cause(cause) => return Cow::Borrowed(cause.id()),
+            Frame::Kernel(name) => return Cow::Borrowed(self.name(name)),
+            Frame::Function { name, .. } => return function(self.name(name)),
+            Frame::Module { module, .. } => format!("[{}]", file_name(self.name(module))),
+            Frame::Address {
+                module, address, ..
+            } => format!("{}+{address:#x}", file_name(self.name(module))),
+            Frame::Anonymous => return Cow::Borrowed("[code made at run time]"),
+            Frame::Python {
+                function,
+                file,
+                line,
+            } => {
+                let (function, file) = (self.name(function), file_name(self.name(file)));
+                match line {
+                    0 => format!("{function} ({file})"),
+                    line => format!("{function} ({file}:{line})"),
+                }
+            }
+            Frame::Gpu(work) => return self.work(work),
+            Frame::Blocked(on) => format!("[blocked: {on}]"),
+            Frame::Runnable(why) => format!("[runnable: {why}]"),
+            Frame::WokenBy(by) => format!("-- woken by {} --", self.by(by)),
+            Frame::TakenBy(by) => format!("-- CPU taken by {} --", self.by(by)),
+            Frame::Cut(cut) => format!("[cut: {}]", why_cut(cut)),
+            Frame::Note(note) => format!("[{note}]"),
+        };
+        Cow::Owned(text)
+    }
+
+    fn device(&self, index: u32) -> String {
+        let gpu = self.t.gpu().devices().get(index as usize);
+        match gpu.map(|g| self.name(g.name)) {
+            Some(name) if !name.is_empty() => format!("GPU {index} ({name})"),
+            Some(_) | None => format!("GPU {index}"),
+        }
+    }
+
+    fn process(&self, pid: Pid) -> String {
+        let process = self.t.process(pid);
+        let exe = process.map_or("", |p| file_name(self.name(p.exe)));
+        let name = if exe.is_empty() {
+            self.first_thread(pid).unwrap_or("?")
+        } else {
+            exe
+        };
+        match self.ids {
+            Ids::Shown => format!("{name} (pid {pid})"),
+            Ids::Left => name.to_string(),
+        }
+    }
+
+    fn first_thread(&self, pid: Pid) -> Option<&'t str> {
+        let thread = self.t.find(crate::event::Tid(pid.0))?;
+        Some(self.t.comm(self.t.who(thread, self.t.end())))
+    }
+
+    fn thread(&self, who: Who) -> String {
+        let thread = self.t.thread(who.thread);
+        let identities = thread.identities();
+        let same = |i: u32| {
+            let (a, b) = (thread.identity(who.identity)?, thread.identity(i)?);
+            ((a.pid, a.start) == (b.pid, b.start)).then_some(i)
+        };
+        // The name that it had in the end.
+        let last = (who.identity..).map_while(same).last();
+        let comm = self.t.comm(Who {
+            identity: last.unwrap_or(who.identity),
+            ..who
+        });
+        let ours = thread.identity(who.identity);
+        let shared = identities
+            .iter()
+            .any(|i| ours.is_some_and(|o| (i.pid, i.start) != (o.pid, o.start)));
+        match (self.ids, ours) {
+            (Ids::Left, _) => comm.to_string(),
+            // One id, several threads in turn.
+            (Ids::Shown, Some(ours)) if shared => {
+                let since = ours.start.saturating_sub(self.t.start());
+                format!("{comm} (tid {}, born at {since})", thread.tid)
+            }
+            (Ids::Shown, _) => format!("{comm} (tid {})", thread.tid),
+        }
+    }
+
+    fn by(&self, by: WokenBy) -> String {
+        match (by, self.ids) {
+            (WokenBy::Thread(who), Ids::Left) => self.t.comm(who).to_string(),
+            (WokenBy::Thread(who), Ids::Shown) => {
+                let (pid, tid) = (self.t.pid(who), self.t.thread(who.thread).tid);
+                if pid.0 == tid.0 {
+                    format!("{} (pid {pid})", self.t.comm(who))
+                } else {
+                    format!("{} (pid {pid}, tid {tid})", self.t.comm(who))
+                }
+            }
+            (WokenBy::Tid(_), Ids::Left) => "another thread".to_string(),
+            (WokenBy::Tid(tid), Ids::Shown) => format!("tid {tid}"),
+            (WokenBy::HardIrq(n), _) => match self.t.names().irq(n) {
+                Some(name) => format!("interrupt {name}"),
+                None => format!("interrupt {n}"),
+            },
+            (WokenBy::SoftIrq(n), _) => format!("softirq {n}"),
+            (WokenBy::Timer, _) => "the timer".to_string(),
+        }
+    }
+
+    fn work(&self, work: Work) -> Cow<'t, str> {
+        match work {
+            Work::Kernel(name) => names::short(self.name(name)),
+            Work::Memcpy(kind) => Cow::Borrowed(match kind {
+                CopyKind::HostToDevice => "memcpy HtoD",
+                CopyKind::DeviceToHost => "memcpy DtoH",
+                CopyKind::DeviceToDevice => "memcpy DtoD",
+                CopyKind::HostToHost => "memcpy HtoH",
+                CopyKind::PeerToPeer => "memcpy PtoP",
+                CopyKind::Unknown | CopyKind::Other(_) => "memcpy",
+            }),
+            Work::Memset => Cow::Borrowed("memset"),
+            Work::Graph => Cow::Borrowed("CUDA graph"),
+        }
+    }
+}
+
+fn why_cut(cut: Cut) -> &'static str {
+    match cut {
+        Cut::NotYet => "file not read yet",
+        Cut::Unmapped => "code made at run time",
+        Cut::NoTable => "no unwind table",
+        Cut::Unsupported => "unwind table not understood",
+        Cut::Unreadable => "stack not in memory",
+        Cut::TooDeep => "too deep",
+    }
+}
+
+/// What a colour stands for.
+pub fn legend(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Base => "process, thread",
+        Kind::Native => "native",
+        Kind::Python => "Python",
+        Kind::Cuda => "CUDA library",
+        Kind::Kernel => "OS kernel",
+        Kind::Gpu => "GPU operation",
+        Kind::Cause => "cause of idle",
+        Kind::Blocked => "blocked",
+        Kind::Runnable => "runnable",
+        Kind::Unknown => "not known",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The names of threads and functions that broke other tools.
+    #[test]
+    fn names_that_would_be_misread_are_changed() {
+        for (name, expected) in [
+            ("[ET_NET 0]", "[ET_NET 0]"),
+            ("a;b", "a:b"),
+            ("x (y)", "x (y)"),
+            ("Hashed wheel timer #1", "Hashed wheel timer #1"),
+            (" lead", "lead"),
+            ("", "[no name]"),
+            ("  ", "[no name]"),
+            ("thread 1234", "thread (1234)"),
+            ("took 1.5", "took (1.5)"),
+            ("end .", "end (.)"),
+            ("1234", "1234"),
+            ("v1.2.3", "v1.2.3"),
+            ("# not a comment", "#not a comment"),
+            ("a\nb\x1b[31m\u{202e}c", "a\\nb\\x1b[31m\\u{202e}c"),
+            ("half \u{fffd} utf-8", "half \u{fffd} utf-8"),
+            ("\u{ffff}", "\u{fffd}"),
+        ] {
+            assert_eq!(safe(name), expected);
+        }
+    }
+
+    #[test]
+    fn functions_are_shown_as_they_are_written() {
+        assert_eq!(function("_ZN2at5emptyEv"), "at::empty");
+        assert_eq!(
+            function("_ZN4core3ptr9drop_glue17h0123456789abcdefE"),
+            "core::ptr::drop_glue"
+        );
+        assert_eq!(function("cuLaunchKernel"), "cuLaunchKernel");
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_one_frame_of_one_line(name in any::<String>()) {
+            let safe = safe(&name);
+            prop_assert!(!safe.is_empty() && !safe.starts_with("# "));
+            prop_assert_eq!(safe.trim(), safe.as_str());
+            prop_assert!(!safe.contains([';', '\n', '\r', '\0', '\u{ffff}']));
+            prop_assert_eq!(super::safe(&safe), safe.clone(), "does nothing twice");
+        }
+    }
+}
