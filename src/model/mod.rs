@@ -8,10 +8,12 @@
 
 pub mod api;
 pub mod cpu;
+pub mod frames;
 pub mod fxhash;
 pub mod gpu;
 pub mod names;
 pub mod ops;
+pub mod samples;
 pub mod search;
 mod spans;
 pub mod syscall;
@@ -28,6 +30,7 @@ use cpu::CpuLog;
 use fxhash::FxHashMap;
 use gpu::GpuLog;
 use names::Names;
+use samples::SampleMark;
 use thread::{Identity, Thread, ThreadIdx, Who};
 use tids::TidMap;
 
@@ -83,6 +86,9 @@ pub struct Timeline {
     processes: FxHashMap<Pid, Process>,
     shims: Vec<Shim>,
     signals: Vec<Signal>,
+    /// Samples of wakers: the thread, and their number in it. By whom they woke, and since when
+    /// that one had waited.
+    wakers: Vec<(ThreadIdx, u32)>,
     losses: Vec<Loss>,
     blind: Vec<Blind>,
     cpu_losses: Vec<CpuLoss>,
@@ -175,7 +181,11 @@ impl Timeline {
             Event::Wait(e) => self.thread_mut(e.tid).1.wait(*e),
             Event::Stall(e) => self.thread_mut(e.tid).1.stall(*e),
             Event::Signal(e) => self.signals.push(*e),
-            Event::Sample(_) => {}
+            Event::Sample(e) => {
+                if e.tid.0 != 0 {
+                    self.thread_mut(e.tid).1.sample(e);
+                }
+            }
             Event::GpuOp(e) => {
                 self.last = self.last.max(e.end);
                 self.gpu.op(e);
@@ -216,10 +226,21 @@ impl Timeline {
         for cpu in &mut self.cpus {
             cpu.finish();
         }
+        self.find_wakers();
         self.signals.sort_by_key(|s| s.ts);
         self.shims.sort_by_key(|s| (s.pid, s.ts));
         self.losses.sort_by_key(|l| (l.from, l.to));
         self.place_losses();
+    }
+
+    fn find_wakers(&mut self) {
+        let mut wakers = Vec::new();
+        for (idx, thread) in (0..).map(ThreadIdx).zip(&self.threads) {
+            let of_one = (0..).zip(thread.samples()).filter(|s| s.1.woke().is_some());
+            wakers.extend(of_one.map(|(i, _)| (idx, i)));
+        }
+        wakers.sort_by_key(|&w| self.woke(w));
+        self.wakers = wakers;
     }
 
     fn place_losses(&mut self) {
@@ -349,6 +370,25 @@ impl Timeline {
 
     pub fn gpu(&self) -> &GpuLog {
         &self.gpu
+    }
+
+    /// Who ended the wait of `wakee` that began at `since`, and where it was when it did: the waker's
+    /// sample that names this thread and this beginning, give or take 5 µs. `None` when it was not a long wait,
+    /// or an interrupt ended it.
+    pub fn waker_stack(&self, wakee: Tid, since: Nanos) -> Option<(ThreadIdx, &SampleMark)> {
+        let from = self.wakers.partition_point(|&w| self.woke(w).0 < wakee);
+        let of_this = &self.wakers[from..];
+        let len = of_this.partition_point(|&w| self.woke(w).0 == wakee);
+        let found = samples::nearest(len, since, |i| self.woke(of_this[i]).1)?;
+        let (thread, sample) = of_this[found];
+        let sample = self.thread(thread).samples().get(sample as usize)?;
+        Some((thread, sample))
+    }
+
+    /// An entry of `wakers`: whom that sample says it woke, and since when that one had waited.
+    fn woke(&self, (thread, sample): (ThreadIdx, u32)) -> (Tid, Nanos) {
+        let sample = self.thread(thread).samples().get(sample as usize);
+        sample.and_then(SampleMark::woke).unwrap_or_default()
     }
 
     /// Who `thread` was at `t`.

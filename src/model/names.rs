@@ -1,7 +1,8 @@
 //! Names and stacks as the recording defines them, and what the frames of a kernel stack say.
 #![forbid(unsafe_code)]
 
-use crate::event::{Define, NameId, StackId};
+use crate::event::{CallStackId, Define, Frame, FrameId, Function, NameId, StackId};
+use crate::model::frames::{CallStack, CallTraits, Frames};
 use crate::model::fxhash::FxHashMap;
 
 /// What the frames of a sleeper's kernel stack say about its wait.
@@ -326,6 +327,7 @@ pub struct Names {
     text: FxHashMap<NameId, Box<str>>,
     stacks: FxHashMap<StackId, Stack>,
     irqs: FxHashMap<u16, NameId>,
+    frames: Frames,
 }
 
 impl Names {
@@ -346,7 +348,11 @@ impl Names {
             Define::Irq { irq, name } => {
                 self.irqs.insert(*irq, *name);
             }
-            Define::Frame { .. } | Define::CallStack { .. } | Define::Functions { .. } => {}
+            Define::Frame { id, frame } => self.frames.define_frame(*id, *frame),
+            Define::CallStack { id, frames, cut } => self.frames.define_stack(*id, frames, *cut),
+            Define::Functions { frame, functions } => {
+                self.frames.define_functions(*frame, functions);
+            }
         }
     }
 
@@ -361,6 +367,8 @@ impl Names {
                     .map(AsRef::as_ref),
             );
         }
+        self.frames
+            .finish(|id| text.get(&id).map_or("", AsRef::as_ref));
     }
 
     /// The text, empty when it was never defined.
@@ -368,13 +376,14 @@ impl Names {
         self.text.get(&id).map_or("", AsRef::as_ref)
     }
 
-    /// Frames leaf first.
+    /// Frames leaf first; none when it was never defined.
+    pub fn stack_ids(&self, id: StackId) -> &[NameId] {
+        self.stacks.get(&id).map_or(&[], |s| s.frames.as_slice())
+    }
+
+    /// The names of its frames, leaf first.
     pub fn stack(&self, id: StackId) -> impl Iterator<Item = &str> {
-        self.stacks
-            .get(&id)
-            .into_iter()
-            .flat_map(|s| s.frames.iter())
-            .map(|&name| self.get(name))
+        self.stack_ids(id).iter().map(|&name| self.get(name))
     }
 
     pub fn traits(&self, id: StackId) -> Traits {
@@ -385,12 +394,27 @@ impl Names {
 
     /// The innermost frame that says what the wait is about; the empty name without one.
     pub fn telling_frame(&self, id: StackId) -> NameId {
-        let frames = self
-            .stacks
-            .get(&id)
-            .map_or(&[][..], |s| s.frames.as_slice());
         let telling = |f: &&NameId| !self.get(**f).is_empty() && !is_scheduler(self.get(**f));
-        frames.iter().find(telling).copied().unwrap_or_default()
+        self.stack_ids(id).iter().find(telling).copied().unwrap_or_default()
+    }
+
+    /// A user stack; `None` for no stack, or one that was never defined.
+    pub fn call_stack(&self, id: CallStackId) -> Option<CallStack<'_>> {
+        self.frames.stack(id)
+    }
+
+    /// What the frames of a user stack say about the thread; nothing without a stack.
+    pub fn call_traits(&self, id: CallStackId) -> CallTraits {
+        self.frames.traits(id)
+    }
+
+    pub fn frame(&self, id: FrameId) -> Option<Frame> {
+        self.frames.frame(id)
+    }
+
+    /// The functions at a native frame, innermost first; none when its symbols were not read.
+    pub fn functions(&self, frame: FrameId) -> &[Function] {
+        self.frames.functions(frame)
     }
 
     /// Handler names of an interrupt number.

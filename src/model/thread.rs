@@ -5,8 +5,9 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, NameId, Pid, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Context, Cpu, NameId, Pid, Sample, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
 };
+use crate::model::samples::{self, SampleMark};
 use crate::model::spans::{
     known_cpu, pack_context, unpack_context, Builder, Mark, MarkKind, Span, SpanKind, NO_SYSCALL,
 };
@@ -124,6 +125,9 @@ pub struct Thread {
     marks: Vec<Mark>,
     spans: Vec<Span>,
     waits: Vec<Wait>,
+    samples: Vec<SampleMark>,
+    /// Numbers of the samples that ended an off-CPU time, by its beginning.
+    off_samples: Vec<u32>,
     stalls: Vec<Stall>,
     longest_stall: Nanos,
     calls: Vec<u32>,
@@ -227,6 +231,10 @@ impl Thread {
         self.waits.push(wait);
     }
 
+    pub(super) fn sample(&mut self, sample: &Sample) {
+        self.samples.push(SampleMark::new(sample));
+    }
+
     pub(super) fn stall(&mut self, stall: Stall) {
         self.stalls.push(stall);
     }
@@ -237,6 +245,14 @@ impl Thread {
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
+        if !self.samples.is_sorted_by_key(|s| s.ts) {
+            self.samples.sort_by_key(|s| s.ts);
+        }
+        let samples = (0..).zip(&self.samples);
+        let off = samples.filter_map(|(i, s)| s.off_since().map(|since| (since, i)));
+        let mut off: Vec<(Nanos, u32)> = off.collect();
+        off.sort_unstable();
+        self.off_samples = off.into_iter().map(|(_, i)| i).collect();
         let mut marks = std::mem::take(&mut self.marks);
         if !marks.is_sorted_by_key(|m| m.ts) {
             marks.sort_by_key(|m| m.ts);
@@ -400,16 +416,28 @@ impl Thread {
 
     /// Stack and object of a blocked stretch, when the wait was long enough to have them.
     pub fn wait_of(&self, stretch: &Stretch) -> Option<&Wait> {
-        /// The wait's start is taken in the same probe as the switch; this is slack for rounding.
-        const SLACK: u64 = 5_000;
-        let start = stretch.span.0;
-        let i = self
-            .waits
-            .partition_point(|w| w.start.0.saturating_add(SLACK) < start.0);
-        self.waits[i..]
-            .iter()
-            .take_while(|w| w.start.0 <= start.0.saturating_add(SLACK))
-            .min_by_key(|w| w.start.0.abs_diff(start.0))
+        let time = |i: usize| self.waits[i].start;
+        let found = samples::nearest(self.waits.len(), stretch.span.0, time)?;
+        self.waits.get(found)
+    }
+
+    /// Where it was seen, by time. A sample of a waker is among those of the waker.
+    pub fn samples(&self) -> &[SampleMark] {
+        &self.samples
+    }
+
+    /// Samples in `[from, to)`, by time.
+    pub fn samples_in(&self, from: Nanos, to: Nanos) -> &[SampleMark] {
+        let rest = &self.samples[self.samples.partition_point(|s| s.ts < from)..];
+        &rest[..rest.partition_point(|s| s.ts < to)]
+    }
+
+    /// Where it was while off the CPU from `since` on: the off-CPU sample that says this beginning, give
+    /// or take 5 µs. Shorter times than the recorder's threshold have none.
+    pub fn off_stack(&self, since: Nanos) -> Option<&SampleMark> {
+        let sample = |i: usize| &self.samples[self.off_samples[i] as usize];
+        let time = |i| sample(i).off_since().unwrap_or_default();
+        samples::nearest(self.off_samples.len(), since, time).map(sample)
     }
 
     /// Was there a throttled span that overlaps `[from, to)`?

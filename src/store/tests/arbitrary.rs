@@ -198,7 +198,7 @@ fn function() -> impl Strategy<Value = Function> {
     (name(), name(), n32()).prop_map(|(name, file, line)| Function { name, file, line })
 }
 
-fn sample() -> impl Strategy<Value = Sample> {
+pub(crate) fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![
         nanos().prop_map(|period| SampleKind::Cpu { period }),
         nanos().prop_map(|since| SampleKind::OffCpu { since }),
