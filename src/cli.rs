@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::event::Pid;
+use crate::analyse::stacks::{self, Mode};
+use crate::event::{Pid, Tid};
 use crate::units::Nanos;
 
 /// Where a recording goes, and comes from, unless said otherwise.
@@ -67,6 +68,25 @@ pub const REPORT_EXAMPLES: Pairs = &[
     ("gdiag report --json | jq .quality", "JSON for scripts"),
 ];
 
+pub const FLAME_EXAMPLES: Pairs = &[
+    (
+        "gdiag flame -o idle.svg",
+        "who made the GPU wait, in a browser",
+    ),
+    (
+        "gdiag flame --mode mixed --from 2s --to 3s -o mixed.svg",
+        "CPU, off-CPU and GPU time of one second",
+    ),
+    (
+        "gdiag flame --mode cpu --diff slow.data -o diff.svg",
+        "gdiag.data compared with an earlier recording",
+    ),
+    (
+        "gdiag flame --mode offcpu --folded | sort -rnk2 | head",
+        "folded stacks for other tools",
+    ),
+];
+
 pub const SHIM_EXAMPLES: Pairs = &[
     (
         "gdiag shim install /opt/gdiag",
@@ -91,6 +111,16 @@ pub const REPORT_EXIT_STATUS: Pairs = &[
     (
         "1",
         "failed, or the recording was cut and is reported as far as it goes",
+    ),
+    EXIT_STATUS[2],
+];
+
+/// So does `flame`.
+pub const FLAME_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    (
+        "1",
+        "failed, or the recording was cut and is drawn as far as it goes",
     ),
     EXIT_STATUS[2],
 ];
@@ -157,6 +187,7 @@ pub struct Cli {
 enum Command {
     Record(RecordArgs),
     Report(ReportArgs),
+    Flame(FlameArgs),
     Shim(ShimArgs),
 }
 
@@ -243,6 +274,108 @@ struct ReportArgs {
     gaps: Option<GapLimit>,
 }
 
+/// Draw flame graphs: stacks as wide as the time they took
+///
+/// Writes an SVG picture for a browser, in which frames can be searched and zoomed into, or
+/// folded stacks for other tools. Times are whole nanoseconds and add up to those of the
+/// recording; what no stack was taken of is shown, too, and says so. Needs no privileges.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag flame [-i FILE] [--mode MODE] [--folded] [-o OUT] [--diff OTHER] [OPTIONS]",
+    after_help = after_help(FLAME_EXAMPLES, &[]),
+    after_long_help = after_help(FLAME_EXAMPLES, &[FLAME_EXIT_STATUS]),
+)]
+struct FlameArgs {
+    /// Read this recording
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    input: PathBuf,
+
+    /// What the time is time of
+    #[arg(long, value_name = "MODE", default_value = "idle")]
+    mode: FlameMode,
+
+    /// Write folded stacks instead of a picture: `root;...;leaf NS`
+    #[arg(long)]
+    folded: bool,
+
+    /// Write here instead of to stdout
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Show what changed since this recording: red took more, blue less
+    ///
+    /// Processes and threads are matched by name. Folded stacks get two times, before and after.
+    #[arg(long, value_name = "OTHER")]
+    diff: Option<PathBuf>,
+
+    /// Scale the times of OTHER to the same sum
+    #[arg(long, requires = "diff")]
+    normalize: bool,
+
+    /// Leave out what was before this time since the start of the recording, such as 1.5s
+    #[arg(long, value_name = "T")]
+    from: Option<Nanos>,
+
+    /// Leave out what was after this time since the start of the recording
+    #[arg(long, value_name = "T")]
+    to: Option<Nanos>,
+
+    /// Only these processes
+    #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
+    pid: Vec<Pid>,
+
+    /// Only these threads
+    #[arg(short, long, value_name = "TID[,TID]...", value_delimiter = ',', value_parser = parse_tid)]
+    tid: Vec<Tid>,
+
+    /// Only this GPU, by its number in the report
+    #[arg(long, value_name = "N")]
+    gpu: Option<u32>,
+
+    /// Put the stacks of those who ended waits on top of those who waited
+    #[arg(long)]
+    wakers: bool,
+
+    /// Show functions without a name by address, rather than all of a file as one
+    #[arg(long)]
+    addresses: bool,
+
+    /// Title of the picture
+    #[arg(long, value_name = "TEXT", conflicts_with = "folded")]
+    title: Option<String>,
+
+    /// Width of the picture in pixels [default: that of the browser]
+    #[arg(long, value_name = "PX", conflicts_with = "folded", value_parser = clap::value_parser!(u32).range(200..=100_000))]
+    width: Option<u32>,
+
+    /// Leave out frames narrower than this many percent of the picture
+    #[arg(long, value_name = "PERCENT", default_value = "0.05", conflicts_with = "folded", value_parser = parse_percent)]
+    min_width: f64,
+
+    /// Turn stacks around: merge them from their leaves
+    #[arg(long)]
+    reverse: bool,
+
+    /// Draw the root at the top
+    #[arg(long, conflicts_with = "folded")]
+    inverted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlameMode {
+    /// Host stacks by the GPU idle time that they caused, with its cause at the base
+    Idle,
+    /// CPU, off-CPU and GPU time in one graph
+    Mixed,
+    /// Time on a CPU
+    Cpu,
+    /// Time asleep or waiting for a CPU
+    #[value(name = "offcpu")]
+    OffCpu,
+    /// Time of GPU operations, by the stacks that launched them
+    Gpu,
+}
+
 /// Handle the library that records CUDA inside a program
 ///
 /// `gdiag record -- CMD` brings the library along by itself. Install it to start a service that
@@ -277,6 +410,7 @@ enum ShimCommand {
 pub enum Action {
     Record(RecordOptions),
     Report(ReportOptions),
+    Flame(FlameOptions),
     ShimInstall { dir: PathBuf },
 }
 
@@ -341,6 +475,26 @@ impl ReportOptions {
     }
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlameOptions {
+    pub input: PathBuf,
+    pub what: stacks::Options,
+    /// Text rather than a picture.
+    pub folded: bool,
+    /// `None` is stdout.
+    pub output: Option<PathBuf>,
+    /// The recording to compare with.
+    pub diff: Option<PathBuf>,
+    pub normalize: bool,
+    pub title: Option<String>,
+    /// In pixels.
+    pub width: Option<u32>,
+    /// In percent.
+    pub min_width: f64,
+    pub reverse: bool,
+    pub inverted: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapLimit {
     Count(usize),
@@ -353,6 +507,7 @@ impl Cli {
         Ok(match self.command {
             Command::Record(args) => Action::Record(args.into_options()?),
             Command::Report(args) => Action::Report(args.into_options()),
+            Command::Flame(args) => Action::Flame(args.into_options()?),
             Command::Shim(args) => match args.command {
                 ShimCommand::Install { dir } => Action::ShimInstall { dir },
             },
@@ -369,7 +524,8 @@ impl RecordArgs {
         } else if !self.command.is_empty() {
             Target::Command
         } else {
-            return Err(record_error(
+            return Err(usage_error(
+                "record",
                 ErrorKind::MissingRequiredArgument,
                 "nothing to record: give a command, processes (-p PID), or the whole machine (-a)\n\n  \
                  hint: gdiag record -- python3 train.py",
@@ -380,7 +536,8 @@ impl RecordArgs {
             .first()
             .is_some_and(|program| program.is_empty())
         {
-            return Err(record_error(
+            return Err(usage_error(
+                "record",
                 ErrorKind::InvalidValue,
                 "the command to run has an empty name",
             ));
@@ -410,12 +567,54 @@ impl ReportArgs {
     }
 }
 
-/// An error that shows the usage of `gdiag record`.
-fn record_error(kind: ErrorKind, message: &str) -> clap::Error {
+impl FlameArgs {
+    fn into_options(self) -> Result<FlameOptions, clap::Error> {
+        if let (Some(from), Some(to)) = (self.from, self.to) {
+            if from >= to {
+                return Err(usage_error(
+                    "flame",
+                    ErrorKind::InvalidValue,
+                    "--from must be before --to",
+                ));
+            }
+        }
+        Ok(FlameOptions {
+            input: self.input,
+            what: stacks::Options {
+                mode: match self.mode {
+                    FlameMode::Idle => Mode::Idle,
+                    FlameMode::Mixed => Mode::Mixed,
+                    FlameMode::Cpu => Mode::Cpu,
+                    FlameMode::OffCpu => Mode::OffCpu,
+                    FlameMode::Gpu => Mode::Gpu,
+                },
+                from: self.from,
+                to: self.to,
+                pids: self.pid,
+                tids: self.tid,
+                gpu: self.gpu,
+                wakers: self.wakers,
+                addresses: self.addresses,
+            },
+            folded: self.folded,
+            output: self.output,
+            diff: self.diff,
+            normalize: self.normalize,
+            title: self.title,
+            width: self.width,
+            min_width: self.min_width,
+            reverse: self.reverse,
+            inverted: self.inverted,
+        })
+    }
+}
+
+/// An error that shows the usage of a subcommand.
+fn usage_error(subcommand: &str, kind: ErrorKind, message: &str) -> clap::Error {
     let mut gdiag = Cli::command();
     gdiag.build();
-    match gdiag.find_subcommand_mut("record") {
-        Some(record) => record.error(kind, message),
+    match gdiag.find_subcommand_mut(subcommand) {
+        Some(command) => command.error(kind, message),
         None => gdiag.error(kind, message),
     }
 }
@@ -425,6 +624,20 @@ fn parse_pid(text: &str) -> Result<Pid, String> {
         // pid_t is signed, and 0 is no process.
         Ok(pid) if pid > 0 && pid <= i32::MAX.unsigned_abs() => Ok(Pid(pid)),
         _ => Err("a process id is a number above 0, such as 4711".to_string()),
+    }
+}
+
+fn parse_tid(text: &str) -> Result<Tid, String> {
+    match parse_pid(text) {
+        Ok(id) => Ok(Tid(id.0)),
+        Err(_) => Err("a thread id is a number above 0, such as 4711".to_string()),
+    }
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent),
+        _ => Err("write a number from 0 to 100, such as 0.1".to_string()),
     }
 }
 

@@ -135,15 +135,26 @@ impl Frame {
 /// Does the file belong to CUDA: the driver's libraries, the runtime, and those on top of it?
 pub(super) fn is_cuda(module: &str) -> bool {
     const LIBRARIES: [&str; 14] = [
-        "libcuda", "libcudart", "libcupti", "libcublas", "libcudnn", "libcufft", "libcufile",
-        "libcurand", "libcusolver", "libcusparse", "libnccl", "libnvrtc", "libnvJitLink",
+        "libcuda",
+        "libcudart",
+        "libcupti",
+        "libcublas",
+        "libcudnn",
+        "libcufft",
+        "libcufile",
+        "libcurand",
+        "libcusolver",
+        "libcusparse",
+        "libnccl",
+        "libnvrtc",
+        "libnvJitLink",
         "libnvidia-",
     ];
     let file = module.rsplit('/').next().unwrap_or(module);
     LIBRARIES.iter().any(|library| {
         file.strip_prefix(library)
             .is_some_and(|rest| library.ends_with('-') || !rest.starts_with(char::is_lowercase))
-            // cuBLAS comes as libcublas and libcublasLt, cuDNN as a dozen libcudnn_*.
+        // cuBLAS comes as libcublas and libcublasLt, cuDNN as a dozen libcudnn_*.
     })
 }
 
@@ -163,7 +174,13 @@ mod tests {
         ] {
             assert!(is_cuda(file), "{file}");
         }
-        for file in ["libtorch_cuda.so", "/libcuda.so/libx.so", "libcudadebug.so", "python3", ""] {
+        for file in [
+            "libtorch_cuda.so",
+            "/libcuda.so/libx.so",
+            "libcudadebug.so",
+            "python3",
+            "",
+        ] {
             assert!(!is_cuda(file), "{file}");
         }
     }

@@ -26,10 +26,10 @@ use crate::units::Nanos;
 
 use folded::{Folded, NodeIdx};
 use frame::{Frame, WokenBy};
-use off_cpu::{OffCpu, Wakers};
+use off_cpu::OffCpu;
 use on_cpu::share_running;
-use on_gpu::OnGpu;
 pub use on_gpu::LaunchTimes;
+use on_gpu::OnGpu;
 use place::Places;
 
 /// What the time is time of.
@@ -92,7 +92,7 @@ impl Samples {
     pub fn of(t: &Timeline) -> Samples {
         let mut counts = Samples::default();
         for sample in t.threads().flat_map(|(_, thread)| thread.samples()) {
-            let count = match sample.kind {
+            let count = match sample.kind() {
                 SampleKind::Cpu { .. } => &mut counts.cpu,
                 SampleKind::OffCpu { .. } => &mut counts.off_cpu,
                 SampleKind::Waker { .. } => &mut counts.waker,
@@ -121,7 +121,6 @@ pub fn fold(t: &Timeline, options: &Options) -> Flame {
     let from = options.from.map_or(t.start(), at);
     let to = options.to.map_or(t.end(), at).max(from);
     let engine = Engine::new(t);
-    let wakers = options.wakers.then(|| Wakers::of(t));
     let mut folder = Folder {
         t,
         options,
@@ -129,7 +128,7 @@ pub fn fold(t: &Timeline, options: &Options) -> Flame {
         to,
         off_cpu: OffCpu {
             engine: &engine,
-            wakers: wakers.as_ref(),
+            wakers: options.wakers,
         },
         places: Places::new(t, options.addresses),
         out: Folded::default(),

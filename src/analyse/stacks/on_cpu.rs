@@ -1,24 +1,9 @@
 //! Running time, shared out to the samples that were taken in it.
 #![forbid(unsafe_code)]
 
-use crate::event::{Sample, SampleKind};
+use crate::model::samples::SampleMark;
 use crate::model::thread::{State, Thread};
 use crate::units::Nanos;
-
-/// The samples of `[from, to)`.
-pub(super) fn samples_in(thread: &Thread, from: Nanos, to: Nanos) -> &[Sample] {
-    let samples = thread.samples();
-    let first = samples.partition_point(|s| s.ts < from);
-    let end = samples.partition_point(|s| s.ts < to);
-    samples.get(first..end).unwrap_or_default()
-}
-
-pub(super) fn is_timed(sample: &Sample) -> bool {
-    match sample.kind {
-        SampleKind::Cpu { .. } => true,
-        SampleKind::OffCpu { .. } | SampleKind::Waker { .. } | SampleKind::Launch { .. } => false,
-    }
-}
 
 /// Divides the time that the thread ran in `[from, to)` among the timer's samples there: each
 /// nanosecond goes to the nearest one. The timer ticks at its own pace, so counting its samples would be
@@ -26,11 +11,12 @@ pub(super) fn is_timed(sample: &Sample) -> bool {
 pub(super) fn share_running<'a>(
     thread: &'a Thread,
     (from, to): (Nanos, Nanos),
-    mut each: impl FnMut(Option<&'a Sample>, Nanos),
+    mut each: impl FnMut(Option<&'a SampleMark>, Nanos),
 ) {
-    let mut samples = samples_in(thread, from, to)
+    let mut samples = thread
+        .samples_in(from, to)
         .iter()
-        .filter(|s| is_timed(s))
+        .filter(|s| s.is_cpu())
         .peekable();
     let mut nearest = samples.next();
     for s in thread.states(from, to) {

@@ -3,11 +3,11 @@
 
 use crate::analyse::stacks::folded::{divide, Folded, NodeIdx};
 use crate::analyse::stacks::frame::{Frame, Work};
-use crate::analyse::stacks::on_cpu::{is_timed, samples_in};
 use crate::analyse::stacks::place::Places;
-use crate::event::{OpKind, Sample, SampleKind};
+use crate::event::{OpKind, SampleKind};
 use crate::model::fxhash::FxHashMap;
 use crate::model::ops::{Call, Op};
+use crate::model::samples::SampleMark;
 use crate::model::thread::Who;
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -22,13 +22,15 @@ fn work(op: &Op) -> Work {
 }
 
 /// The stack taken inside this very call, with how many launches it stands for.
-fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t Sample, u64)> {
-    let inside = samples_in(t.thread(call.thread), call.start, Nanos(call.end.0.saturating_add(1)));
-    let launch = inside.iter().find_map(|s| match s.kind {
+fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t SampleMark, u64)> {
+    let inside = t
+        .thread(call.thread)
+        .samples_in(call.start, Nanos(call.end.0.saturating_add(1)));
+    let launch = inside.iter().find_map(|s| match s.kind() {
         SampleKind::Launch { one_in } => Some((s, u64::from(one_in))),
         SampleKind::Cpu { .. } | SampleKind::OffCpu { .. } | SampleKind::Waker { .. } => None,
     });
-    launch.or_else(|| inside.iter().find(|s| is_timed(s)).map(|s| (s, 1)))
+    launch.or_else(|| inside.iter().find(|s| s.is_cpu()).map(|s| (s, 1)))
 }
 
 /// Operations of one kind that one thread launched to one device.

@@ -48,10 +48,7 @@ impl<'t> Places<'t> {
         }
         let mut frames = std::mem::take(&mut self.scratch);
         self.user_frames(id, &mut frames);
-        let node = frames
-            .iter()
-            .rev()
-            .fold(base, |node, &f| out.push(node, f));
+        let node = frames.iter().rev().fold(base, |node, &f| out.push(node, f));
         self.scratch = frames;
         self.users.insert((base, id), node);
         node
@@ -100,7 +97,7 @@ impl<'t> Places<'t> {
             frames.push(Frame::Note("stack lost"));
             return;
         };
-        for &frame in &stack.frames {
+        for &frame in stack.frames {
             self.frame(frame, frames);
         }
         if let Some(cut) = stack.cut {

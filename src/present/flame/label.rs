@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use crate::analyse::stacks::frame::{Frame, Kind, Work, WokenBy};
+use crate::analyse::stacks::frame::{Frame, Kind, WokenBy, Work};
 use crate::event::{CopyKind, Cut, NameId, Pid};
 use crate::model::thread::Who;
 use crate::model::Timeline;
@@ -79,14 +79,14 @@ impl<'t> Labels<'t> {
     /// What other tools, too, take for kernel (`k`) and inlined (`i`) functions; ours marks the GPU (`g`),
     /// so that a kernel and the host function that launches it, which share a name, are two.
     pub fn text(&self, frame: Frame) -> String {
-        let suffix = match frame {
-            Frame::Kernel(_) => "_[k]",
-            Frame::Function { inlined: true, .. } => "_[i]",
-            Frame::Gpu(_) => "_[g]",
-            _ => "",
-        };
         let mut text = safe(&self.raw(frame));
-        text.push_str(suffix);
+        if matches!(frame, Frame::Function { inlined: true, .. }) {
+            text.push_str("_[i]");
+        } else if frame.kind() == Kind::Kernel {
+            text.push_str("_[k]");
+        } else if frame.kind() == Kind::Gpu {
+            text.push_str("_[g]");
+        }
         text
     }
 

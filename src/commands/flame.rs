@@ -1,0 +1,215 @@
+//! `gdiag flame`: reads a recording, folds its stacks, and draws them.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::analyse::stacks::{self, Flame, Mode, Samples};
+use crate::cli::FlameOptions;
+use crate::commands::report::check_gpu;
+use crate::commands::{buffered, to_stdout};
+use crate::error::{status, Error};
+use crate::model::Timeline;
+use crate::present::flame::label::{Ids, Labels};
+use crate::present::flame::svg::{self, Picture};
+use crate::present::flame::table::Table;
+use crate::store::Reader;
+use crate::units::{Nanos, Share};
+
+/// A recording, and what can be told of it.
+struct Loaded {
+    timeline: Timeline,
+    warnings: Vec<String>,
+    /// Nothing of the recording was missing or damaged.
+    whole: bool,
+}
+
+fn load(path: &Path) -> anyhow::Result<Loaded> {
+    let mut reader = Reader::open(path)?;
+    let mut timeline = Timeline::new(reader.meta());
+    reader.for_each(|event| {
+        timeline.push(event);
+        ControlFlow::Continue(())
+    })?;
+    timeline.finish(reader.summary());
+    Ok(Loaded {
+        warnings: reader.coverage().warnings(reader.meta().start()),
+        whole: reader.coverage().is_whole(),
+        timeline,
+    })
+}
+
+/// The result is the exit status.
+pub fn run(options: &FlameOptions) -> anyhow::Result<u8> {
+    if options.output.is_none() && !options.folded && io::stdout().is_terminal() {
+        return Err(Error::PictureToTerminal.into());
+    }
+    let this = load(&options.input)?;
+    let other = options.diff.as_deref().map(load).transpose()?;
+    for loaded in [Some(&this), other.as_ref()].into_iter().flatten() {
+        for warning in &loaded.warnings {
+            warn(warning);
+        }
+    }
+    let flame = fold(&this.timeline, &options.what)?;
+    let mut table = match &other {
+        None => Table::of(&flame.folded, &Labels::new(&this.timeline, Ids::Shown)),
+        Some(other) => {
+            let before = fold(&other.timeline, &options.what)?;
+            let labels = |of| Labels::new(of, Ids::Left);
+            Table::of_both(
+                (&before.folded, &labels(&other.timeline)),
+                (&flame.folded, &labels(&this.timeline)),
+            )
+        }
+    };
+    check_totals(&table, &options.what)?;
+    if options.normalize {
+        table.normalize();
+    }
+    if options.reverse {
+        table.reverse();
+    }
+    let title = options
+        .title
+        .clone()
+        .unwrap_or_else(|| title(&this.timeline, &flame, options));
+    let picture = Picture {
+        title,
+        width: options.width,
+        min_width: options.min_width,
+        inverted: options.inverted,
+    };
+    write(options.output.as_deref(), |out| {
+        if options.folded {
+            table.write(out)
+        } else {
+            svg::write(&table, &picture, out)
+        }
+    })?;
+    let whole = this.whole && other.is_none_or(|o| o.whole);
+    Ok(if whole { status::DONE } else { status::FAILED })
+}
+
+fn warn(text: &str) {
+    // With stderr gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "gdiag: warning: {text}");
+}
+
+const RECORD_SAMPLES: &str =
+    "record it again: gdiag record takes them unless told not to, with a frequency of 0";
+
+/// Folds, and says what the graph cannot show.
+fn fold(t: &Timeline, options: &stacks::Options) -> anyhow::Result<Flame> {
+    let devices = t.gpu().devices();
+    check_gpu(options.gpu, devices.len())?;
+    let operations = devices.iter().any(|gpu| !gpu.ops.is_empty());
+    let samples = Samples::of(t);
+    match options.mode {
+        Mode::Idle | Mode::Gpu if !operations => {
+            return Err(Error::NotRecorded {
+                what: "GPU operations",
+                hint:
+                    "--mode cpu and --mode offcpu need none; gdiag report tells why there are none",
+            }
+            .into());
+        }
+        Mode::Cpu if samples.cpu == 0 => {
+            return Err(Error::NotRecorded {
+                what: "CPU samples",
+                hint: RECORD_SAMPLES,
+            }
+            .into());
+        }
+        Mode::Mixed if samples.cpu == 0 => {
+            warn("no CPU samples were recorded: running time has no stacks");
+        }
+        Mode::Idle | Mode::Mixed | Mode::Cpu | Mode::OffCpu | Mode::Gpu => {}
+    }
+    let flame = stacks::fold(t, options);
+    for index in &flame.unsound {
+        warn(&format!(
+            "GPU {index} is left out: too many of its records are missing to tell when it was idle"
+        ));
+    }
+    let launches = flame.launches;
+    let operations = [launches.exact, launches.estimated, launches.unknown];
+    let total = Nanos(operations.iter().fold(0, |sum, n| n.0.saturating_add(sum)));
+    if launches.estimated > Nanos::ZERO {
+        warn(&format!(
+            "{} of GPU time is shared out to the stacks of other launches of the same kernel by the same thread",
+            Share(launches.estimated.share_of(total))
+        ));
+    }
+    if launches.unknown > Nanos::ZERO {
+        warn(&format!(
+            "{} of GPU time has no launch stack",
+            Share(launches.unknown.share_of(total))
+        ));
+    }
+    Ok(flame)
+}
+
+/// There must be time to draw, and it must fit what draws it.
+fn check_totals(table: &Table, options: &stacks::Options) -> Result<(), Error> {
+    let nothing = |why: &str| {
+        Err(Error::NothingToDraw {
+            why: why.to_string(),
+        })
+    };
+    let [before, after] = table.totals();
+    if after == 0 {
+        return nothing(match options.mode {
+            Mode::Idle => "no GPU idle time there",
+            Mode::Mixed => "no time there",
+            Mode::Cpu => "no thread of the target ran there",
+            Mode::OffCpu => "no thread of the target waited there",
+            Mode::Gpu => "no GPU operations there",
+        });
+    }
+    // Their difference is a signed number.
+    if before.max(after) > i64::MAX.unsigned_abs().into() {
+        return nothing("the times of this recording cannot be true");
+    }
+    Ok(())
+}
+
+/// Mode, sum, what was recorded, and when.
+fn title(t: &Timeline, flame: &Flame, options: &FlameOptions) -> String {
+    let what = match options.what.mode {
+        Mode::Idle => "GPU idle time by cause and host stack",
+        Mode::Mixed => "CPU, off-CPU and GPU time",
+        Mode::Cpu => "CPU time",
+        Mode::OffCpu => "Off-CPU time",
+        Mode::Gpu => "GPU time by launch stack",
+    };
+    let mut title = what.to_string();
+    if let Some(other) = &options.diff {
+        title.push_str(&format!(" compared with {}", other.display()));
+    }
+    let since = |at: Nanos| at.saturating_sub(t.start());
+    title.push_str(&format!(" - {} to {}", since(flame.from), since(flame.to)));
+    let command = &t.meta().command;
+    if !command.is_empty() {
+        title.push_str(&format!(" - {}", command.join(" ")));
+    }
+    title
+}
+
+fn write(
+    output: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    match output {
+        None => to_stdout(|out| write(out)),
+        Some(path) => {
+            let what = || format!("cannot write '{}'", path.display());
+            let file = File::create(path).with_context(what)?;
+            buffered(file, |out| write(out)).with_context(what)
+        }
+    }
+}
