@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Data moves left to right. A module may use the modules to its left, plus
-//! [`event`], [`units`], [`error`] and [`intern`]. The one type that flows is [`event::Event`].
+//! [`event`], [`units`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
 //!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of kernel functions by
@@ -18,6 +18,7 @@ pub mod cli;
 pub mod collect;
 pub mod commands;
 pub mod decode;
+pub mod demangle;
 pub mod error;
 pub mod event;
 pub mod intern;

@@ -6,12 +6,13 @@
 
 pub mod flame;
 pub mod json;
-pub mod names;
 pub mod page;
 pub mod report;
 pub mod style;
 pub mod table;
 pub mod text;
+
+pub use crate::demangle as names;
 
 #[cfg(test)]
 mod sample;
