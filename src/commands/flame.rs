@@ -100,8 +100,7 @@ fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "gdiag: warning: {text}");
 }
 
-const RECORD_SAMPLES: &str =
-    "record it again: gdiag record takes them unless told not to, with a frequency of 0";
+const RECORD_SAMPLES: &str = "record it again: gdiag record takes them unless -F 0 is given";
 
 /// Folds, and says what the graph cannot show.
 fn fold(t: &Timeline, options: &stacks::Options) -> anyhow::Result<Flame> {

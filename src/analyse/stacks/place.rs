@@ -3,7 +3,7 @@
 
 use crate::analyse::stacks::folded::{Folded, NodeIdx};
 use crate::analyse::stacks::frame::{is_cuda, Frame};
-use crate::event::{self, CallStackId, FrameId, NameId, StackId};
+use crate::event::{self, CallStackId, FrameId, Function, NameId, StackId};
 use crate::model::fxhash::FxHashMap;
 use crate::model::thread::{ThreadIdx, Who};
 use crate::model::Timeline;
@@ -127,21 +127,24 @@ impl<'t> Places<'t> {
                     .cuda
                     .entry(module)
                     .or_insert_with(|| is_cuda(names.get(module)));
-                let functions = names.functions(id);
-                if self.addresses && functions.is_empty() {
-                    frames.push(Frame::Address {
-                        module,
-                        address,
-                        cuda,
+                let named = |f: &&Function| !names.get(f.name).is_empty();
+                let mut functions = names.functions(id).iter().filter(named).peekable();
+                if functions.peek().is_none() {
+                    frames.push(if self.addresses {
+                        Frame::Address {
+                            module,
+                            address,
+                            cuda,
+                        }
+                    } else {
+                        Frame::Module { module, cuda }
                     });
-                } else if functions.is_empty() {
-                    frames.push(Frame::Module { module, cuda });
                 }
-                for (i, function) in functions.iter().enumerate() {
+                while let Some(function) = functions.next() {
                     frames.push(Frame::Function {
                         name: function.name,
                         cuda,
-                        inlined: i + 1 < functions.len(),
+                        inlined: functions.peek().is_some(),
                     });
                 }
             }

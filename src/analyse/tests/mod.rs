@@ -4,5 +4,5 @@ mod device;
 mod gaps;
 mod host;
 mod random;
-mod story;
+pub(super) mod story;
 mod trust;

@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 
 use crate::analyse::stacks::frame::{Frame, Kind, WokenBy, Work};
-use crate::event::{CopyKind, Cut, NameId, Pid};
+use crate::event::{CopyKind, NameId, Pid};
+use crate::model::frame_text;
 use crate::model::thread::Who;
 use crate::model::Timeline;
 use crate::present::{names, text};
@@ -51,19 +52,6 @@ pub fn safe(name: &str) -> String {
     safe
 }
 
-/// A function without return type and parameters.
-fn function(name: &str) -> Cow<'_, str> {
-    // Only Rust's own names have its hash, so they are tried first.
-    match rustc_demangle::try_demangle(name) {
-        Ok(rust) => Cow::Owned(format!("{rust:#}")),
-        Err(_) => names::short(name),
-    }
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// The text of frames of one timeline.
 #[derive(Clone, Copy, Debug)]
 pub struct Labels<'t> {
@@ -101,29 +89,25 @@ impl<'t> Labels<'t> {
             Frame::Thread(who) => self.thread(who),
             Frame::Cause(cause) => return Cow::Borrowed(cause.id()),
             Frame::Kernel(name) => return Cow::Borrowed(self.name(name)),
-            Frame::Function { name, .. } => return function(self.name(name)),
-            Frame::Module { module, .. } => format!("[{}]", file_name(self.name(module))),
+            Frame::Function { name, .. } => return frame_text::function(self.name(name)),
+            Frame::Module { module, .. } => {
+                format!("[{}]", frame_text::file_name(self.name(module)))
+            }
             Frame::Address {
                 module, address, ..
-            } => format!("{}+{address:#x}", file_name(self.name(module))),
-            Frame::Anonymous => return Cow::Borrowed("[code made at run time]"),
+            } => frame_text::address(self.name(module), address),
+            Frame::Anonymous => return Cow::Borrowed(frame_text::ANONYMOUS),
             Frame::Python {
                 function,
                 file,
                 line,
-            } => {
-                let (function, file) = (self.name(function), file_name(self.name(file)));
-                match line {
-                    0 => format!("{function} ({file})"),
-                    line => format!("{function} ({file}:{line})"),
-                }
-            }
+            } => frame_text::python(self.name(function), self.name(file), line),
             Frame::Gpu(work) => return self.work(work),
             Frame::Blocked(on) => format!("[blocked: {on}]"),
             Frame::Runnable(why) => format!("[runnable: {why}]"),
             Frame::WokenBy(by) => format!("-- woken by {} --", self.by(by)),
             Frame::TakenBy(by) => format!("-- CPU taken by {} --", self.by(by)),
-            Frame::Cut(cut) => format!("[cut: {}]", why_cut(cut)),
+            Frame::Cut(cut) => return Cow::Borrowed(frame_text::cut(cut)),
             Frame::Note(note) => format!("[{note}]"),
         };
         Cow::Owned(text)
@@ -139,7 +123,7 @@ impl<'t> Labels<'t> {
 
     fn process(&self, pid: Pid) -> String {
         let process = self.t.process(pid);
-        let exe = process.map_or("", |p| file_name(self.name(p.exe)));
+        let exe = process.map_or("", |p| frame_text::file_name(self.name(p.exe)));
         let name = if exe.is_empty() {
             self.first_thread(pid).unwrap_or("?")
         } else {
@@ -223,17 +207,6 @@ impl<'t> Labels<'t> {
     }
 }
 
-fn why_cut(cut: Cut) -> &'static str {
-    match cut {
-        Cut::NotYet => "file not read yet",
-        Cut::Unmapped => "code made at run time",
-        Cut::NoTable => "no unwind table",
-        Cut::Unsupported => "unwind table not understood",
-        Cut::Unreadable => "stack not in memory",
-        Cut::TooDeep => "too deep",
-    }
-}
-
 /// What a colour stands for.
 pub fn legend(kind: Kind) -> &'static str {
     match kind {
@@ -281,23 +254,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn functions_are_shown_as_they_are_written() {
-        assert_eq!(function("_ZN2at5emptyEv"), "at::empty");
-        assert_eq!(
-            function("_ZN4core3ptr9drop_glue17h0123456789abcdefE"),
-            "core::ptr::drop_glue"
-        );
-        assert_eq!(function("cuLaunchKernel"), "cuLaunchKernel");
-    }
-
     proptest! {
         #[test]
         fn any_name_is_one_frame_of_one_line(name in any::<String>()) {
             let safe = safe(&name);
             prop_assert!(!safe.is_empty() && !safe.starts_with("# "));
             prop_assert_eq!(safe.trim(), safe.as_str());
-            prop_assert!(!safe.contains([';', '\n', '\r', '\0', '\u{ffff}']));
+            let broken = safe.contains([';', '\n', '\r', '\0', '\u{ffff}']);
+            prop_assert!(!broken);
             prop_assert_eq!(super::safe(&safe), safe.clone(), "does nothing twice");
         }
     }
