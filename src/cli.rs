@@ -74,15 +74,15 @@ pub const FLAME_EXAMPLES: Pairs = &[
         "who made the GPU wait, in a browser",
     ),
     (
-        "gdiag flame --mode mixed --from 2s --to 3s -o mixed.svg",
-        "CPU, off-CPU and GPU time of one second",
+        "gdiag flame --mode mixed --to 10s -o mixed.svg",
+        "CPU, off-CPU and GPU time of the first 10 s",
     ),
     (
-        "gdiag flame --mode cpu --diff slow.data -o diff.svg",
-        "gdiag.data compared with an earlier recording",
+        "gdiag flame --diff slow.data -o diff.svg",
+        "what changed since another recording",
     ),
     (
-        "gdiag flame --mode offcpu --folded | sort -rnk2 | head",
+        "gdiag flame --mode offcpu --folded > offcpu.folded",
         "folded stacks for other tools",
     ),
 ];

@@ -179,7 +179,7 @@ fn stacks_are_as_recorded() {
         // A wait, and who ended it.
         ";futex_do_wait_[k];__schedule_[k];[blocked: futex];-- woken by loader (pid 300) --;",
         ";[runnable: woken] ",
-        ";[cut: no unwind table];[libnative.so];",
+        ";[cut: no unwind table];[libnative.so] ",
         ";inlined_[i] ",
     ] {
         assert!(text.contains(part), "{part}");

@@ -188,13 +188,17 @@ fn title(t: &Timeline, flame: &Flame, options: &FlameOptions) -> String {
     };
     let mut title = what.to_string();
     if let Some(other) = &options.diff {
-        title.push_str(&format!(" compared with {}", other.display()));
+        let name = other.file_name().unwrap_or(other.as_os_str());
+        title.push_str(&format!(" compared with {}", name.display()));
     }
     let since = |at: Nanos| at.saturating_sub(t.start());
     title.push_str(&format!(" - {} to {}", since(flame.from), since(flame.to)));
+    // What was recorded says more than how.
     let command = &t.meta().command;
-    if !command.is_empty() {
-        title.push_str(&format!(" - {}", command.join(" ")));
+    let target = command.iter().position(|word| word == "--");
+    let target = &command[target.map_or(0, |at| at + 1)..];
+    if !target.is_empty() {
+        title.push_str(&format!(" - {}", target.join(" ")));
     }
     title
 }

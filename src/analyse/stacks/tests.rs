@@ -291,8 +291,8 @@ fn device_time_goes_to_the_stack_of_its_own_launch() {
     assert_eq!(
         story.folded(&mode(Mode::Gpu)),
         [
-            "GPU (0);MAIN;other;kernel_[g] 5000",
-            "GPU (0);MAIN;step (a.py:3);cuLaunchKernel;kernel_[g] 100000"
+            "GPU 0 (no name);MAIN;other;kernel_[g] 5000",
+            "GPU 0 (no name);MAIN;step (a.py:3);cuLaunchKernel;kernel_[g] 100000"
         ]
     );
 }
@@ -315,8 +315,8 @@ fn launches_that_were_not_sampled_are_shared_out_in_proportion() {
     assert_eq!(
         story.folded(&mode(Mode::Gpu)),
         [
-            "GPU (0);MAIN;a;kernel_[g] 76000",
-            "GPU (0);MAIN;b;kernel_[g] 26000"
+            "GPU 0 (no name);MAIN;a;kernel_[g] 76000",
+            "GPU 0 (no name);MAIN;b;kernel_[g] 26000"
         ]
     );
     // Of another kernel nothing is known.
@@ -333,8 +333,8 @@ fn launches_that_were_not_sampled_are_shared_out_in_proportion() {
     assert_eq!(
         story.folded(&mode(Mode::Gpu)),
         [
-            "GPU (0);MAIN;[launch not sampled];memcpy HtoD_[g] 10000",
-            "GPU (0);MAIN;a;kernel_[g] 1000"
+            "GPU 0 (no name);MAIN;[launch not sampled];memcpy HtoD_[g] 10000",
+            "GPU 0 (no name);MAIN;a;kernel_[g] 1000"
         ]
     );
 }
@@ -358,11 +358,11 @@ fn idle_time_stands_on_its_cause_and_has_the_stack_of_that_time() {
     assert_eq!(
         folded,
         [
-            "GPU (0);gpu.launch-latency 5000",
-            "GPU (0);host.compute;MAIN;[no sample] 100000",
-            "GPU (0);host.compute;MAIN;main (a.py:1);load (a.py:7) 900000",
-            "GPU (0);host.launch-bound;MAIN;[no sample] 10000",
-            "GPU (0);host.sleep;MAIN;main (a.py:2);nanosleep;[blocked: sleep] 2000000",
+            "GPU 0 (no name);gpu.launch-latency 5000",
+            "GPU 0 (no name);host.compute;MAIN;[no sample] 100000",
+            "GPU 0 (no name);host.compute;MAIN;main (a.py:1);load (a.py:7) 900000",
+            "GPU 0 (no name);host.launch-bound;MAIN;[no sample] 10000",
+            "GPU 0 (no name);host.sleep;MAIN;main (a.py:2);nanosleep;[blocked: sleep] 2000000",
         ]
     );
 }

@@ -117,7 +117,7 @@ impl<'t> Labels<'t> {
         let gpu = self.t.gpu().devices().get(index as usize);
         match gpu.map(|g| self.name(g.name)) {
             Some(name) if !name.is_empty() => format!("GPU {index} ({name})"),
-            Some(_) | None => format!("GPU {index}"),
+            Some(_) | None => format!("GPU {index} (no name)"),
         }
     }
 

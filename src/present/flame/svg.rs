@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use inferno::flamegraph::color::{Color, PaletteMap};
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, TextTruncateDirection};
 
 use crate::analyse::stacks::frame::Kind;
@@ -26,7 +26,7 @@ pub struct Picture {
 /// The colours of Okabe and Ito, which everybody can tell apart, and greys.
 fn color(kind: Kind) -> (u8, u8, u8) {
     match kind {
-        Kind::Base => (204, 204, 204),
+        Kind::Base => (196, 196, 196),
         Kind::Native => (240, 228, 66),
         Kind::Python => (86, 180, 233),
         Kind::Cuda => (204, 121, 167),
@@ -34,8 +34,8 @@ fn color(kind: Kind) -> (u8, u8, u8) {
         Kind::Gpu => (0, 158, 115),
         Kind::Cause => (213, 94, 0),
         Kind::Blocked => (0, 114, 178),
-        Kind::Runnable => (140, 140, 140),
-        Kind::Unknown => (238, 238, 238),
+        Kind::Runnable => (130, 130, 130),
+        Kind::Unknown => (234, 234, 234),
     }
 }
 
@@ -69,7 +69,16 @@ pub fn write(table: &Table, picture: &Picture, out: &mut dyn Write) -> io::Resul
         palette.insert(name, shade(name, kind));
         kinds.push(kind);
     }
+    // The box under all others has no name.
+    palette.insert("", shade("", Kind::Base));
     let mut options = flamegraph::Options::default();
+    // What has not changed is nearly white.
+    let paper = if table.is_differential() { 225 } else { 255 };
+    options.bgcolors = Some(BackgroundColor::Flat(Color {
+        r: paper,
+        g: paper,
+        b: paper,
+    }));
     options.title = text::cut_end(&text::clean(&picture.title), TITLE_COLUMNS).into_owned();
     // Keeps the place of the legend free.
     options.subtitle = Some(String::new());
