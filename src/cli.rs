@@ -340,6 +340,13 @@ struct FlameArgs {
     #[arg(long)]
     addresses: bool,
 
+    /// Share out idle time without a sample of its own to the samples of the same cause and thread
+    ///
+    /// Gaps are shorter than the time between two samples. With many of them, the few samples that
+    /// hit one tell where the thread mostly was in all of them, though not where it was in each.
+    #[arg(long)]
+    estimate: bool,
+
     /// Title of the picture
     #[arg(long, value_name = "TEXT", conflicts_with = "folded")]
     title: Option<String>,
@@ -595,6 +602,7 @@ impl FlameArgs {
                 gpu: self.gpu,
                 wakers: self.wakers,
                 addresses: self.addresses,
+                estimate: self.estimate,
             },
             folded: self.folded,
             output: self.output,

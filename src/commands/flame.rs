@@ -135,22 +135,41 @@ fn fold(t: &Timeline, options: &stacks::Options) -> anyhow::Result<Flame> {
             "GPU {index} is left out: too many of its records are missing to tell when it was idle"
         ));
     }
+    warn_of_estimates(&flame, options);
+    Ok(flame)
+}
+
+/// Says how much is not where it was seen to be.
+fn warn_of_estimates(flame: &Flame, options: &stacks::Options) {
     let launches = flame.launches;
-    let operations = [launches.exact, launches.estimated, launches.unknown];
-    let total = Nanos(operations.iter().fold(0, |sum, n| n.0.saturating_add(sum)));
+    let parts = [launches.exact, launches.estimated, launches.unknown];
+    let gpu = Nanos(parts.iter().fold(0, |sum, n| n.0.saturating_add(sum)));
+    let all = Nanos(u64::try_from(flame.folded.total()).unwrap_or(u64::MAX));
     if launches.estimated > Nanos::ZERO {
         warn(&format!(
             "{} of GPU time is shared out to the stacks of other launches of the same kernel by the same thread",
-            Share(launches.estimated.share_of(total))
+            Share(launches.estimated.share_of(gpu))
         ));
     }
     if launches.unknown > Nanos::ZERO {
         warn(&format!(
             "{} of GPU time has no launch stack",
-            Share(launches.unknown.share_of(total))
+            Share(launches.unknown.share_of(gpu))
         ));
     }
-    Ok(flame)
+    if options.mode == Mode::Idle && flame.estimated > Nanos::ZERO {
+        warn(&format!(
+            "{} of idle time is shared out to samples of the same cause and thread in other gaps",
+            Share(flame.estimated.share_of(all))
+        ));
+    }
+    let left = flame.unsampled.saturating_sub(flame.estimated);
+    if options.mode == Mode::Idle && left > Nanos::ZERO && !options.estimate {
+        warn(&format!(
+            "in {} of idle time its thread ran without a sample; --estimate shares that out",
+            Share(left.share_of(all))
+        ));
+    }
 }
 
 /// There must be time to draw, and it must fit what draws it.

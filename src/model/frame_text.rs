@@ -98,21 +98,28 @@ pub fn stack(names: &Names, id: CallStackId) -> Vec<String> {
 const TELLING: usize = 4;
 
 /// The frames of a user stack that say most, leaf first: what the program itself was doing. With Python on
-/// it that is its Python, and the native function that this called, if any; the C library and the interpreter
-/// are left out. Empty when nothing has a name.
+/// it that is its Python, and the native function that this called, if any. The C library, the interpreter and
+/// the CUDA runtime are left out, and what has no name. Can be empty.
 pub fn telling(names: &Names, id: CallStackId) -> Vec<String> {
+    let mut texts = Vec::new();
+    for id in telling_frames(names, id) {
+        frame(names, id, |text| texts.push(text.into_owned()));
+    }
+    texts.truncate(TELLING);
+    texts
+}
+
+/// The frames of [`telling`].
+pub fn telling_frames(names: &Names, id: CallStackId) -> Vec<FrameId> {
     let frames = names.call_stack(id).map_or(&[][..], |s| s.frames);
     let (mut native, mut python) = (Vec::new(), Vec::new());
     for &id in frames {
         match names.frame(id) {
-            Some(Frame::Python { .. }) => {
-                frame(names, id, |text| python.push(text.into_owned()));
-            }
+            Some(Frame::Python { .. }) => python.push(id),
             Some(Frame::Native { module, .. }) => {
-                let module = names.get(module);
                 let named = !names.functions(id).is_empty();
-                if named && python.is_empty() && !is_libc(module) && !is_interpreter(module) {
-                    frame(names, id, |text| native.push(text.into_owned()));
+                if named && python.is_empty() && !is_plumbing(names.get(module)) {
+                    native.push(id);
                 }
             }
             Some(Frame::Anonymous { .. }) | None => {}
@@ -129,10 +136,13 @@ pub fn telling(names: &Names, id: CallStackId) -> Vec<String> {
     native
 }
 
-/// CPython, as a program or as a library.
-fn is_interpreter(module: &str) -> bool {
+/// A library that every program of the kind goes through.
+fn is_plumbing(module: &str) -> bool {
     let file = file_name(module);
-    file.starts_with("python") || file.starts_with("libpython")
+    is_libc(module)
+        || ["python", "libpython", "libcuda.", "libcudart"]
+            .iter()
+            .any(|start| file.starts_with(start))
 }
 
 #[cfg(test)]
@@ -225,6 +235,12 @@ mod tests {
             ]
         );
         assert!(stack(&names, CallStackId(0)).is_empty());
+    }
+
+    #[test]
+    fn few_frames_tell() {
+        let inlined = names(&["app:a:b:c:d:e", "app:main"], None);
+        assert_eq!(telling(&inlined, CallStackId(1)), ["a", "b", "c", "d"]);
     }
 
     #[test]

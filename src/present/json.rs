@@ -328,7 +328,7 @@ impl<'a> OpenedByDoc<'a> {
         OpenedByDoc {
             call: &opened_by.call,
             who: Who::one(&opened_by.who),
-            stack: &opened_by.stack,
+            stack: &opened_by.stack.frames,
         }
     }
 }
@@ -352,7 +352,7 @@ impl<'a> PartDoc<'a> {
             cause: part.cause.id(),
             who: Who::new(part.who.as_ref()),
             what: &part.what,
-            stack: &part.stack,
+            stack: &part.stack.frames,
         }
     }
 }

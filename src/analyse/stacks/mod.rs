@@ -19,12 +19,13 @@ use crate::analyse::quality::Trust;
 use crate::analyse::what::{Piece, What};
 use crate::analyse::{device_usage, each_gap, explainer};
 use crate::event::{Pid, SampleKind, Tid};
+use crate::model::fxhash::FxHashMap;
 use crate::model::ops::Op;
 use crate::model::thread::{State, Stretch, ThreadIdx, Who};
 use crate::model::Timeline;
 use crate::units::Nanos;
 
-use folded::{Folded, NodeIdx};
+use folded::{divide, Folded, NodeIdx};
 use frame::{Frame, WokenBy};
 use off_cpu::OffCpu;
 use on_cpu::share_running;
@@ -64,6 +65,8 @@ pub struct Options {
     pub wakers: bool,
     /// Show functions without a name by their addresses.
     pub addresses: bool,
+    /// Share out running idle time without a sample to the samples of the same cause and thread.
+    pub estimate: bool,
 }
 
 impl Options {
@@ -111,6 +114,10 @@ pub struct Flame {
     pub from: Nanos,
     pub to: Nanos,
     pub launches: LaunchTimes,
+    /// Running time without a sample: all of it, or in mode `Idle` of parts of gaps.
+    pub unsampled: Nanos,
+    /// How much of that was shared out to samples of other gaps.
+    pub estimated: Nanos,
     /// Devices whose records do not tell when they were idle.
     pub unsound: Vec<u32>,
 }
@@ -132,6 +139,8 @@ pub fn fold(t: &Timeline, options: &Options) -> Flame {
         },
         places: Places::new(t, options.addresses),
         out: Folded::default(),
+        unsampled: FxHashMap::default(),
+        seen: FxHashMap::default(),
     };
     let mut launches = LaunchTimes::default();
     let mut unsound = Vec::new();
@@ -146,11 +155,14 @@ pub fn fold(t: &Timeline, options: &Options) -> Flame {
         Mode::OffCpu => folder.off_cpu(),
         Mode::Gpu => launches = folder.on_gpu(true),
     }
+    let (unsampled, estimated) = folder.share_unsampled();
     Flame {
         folded: folder.out,
         from,
         to,
         launches,
+        unsampled,
+        estimated,
         unsound,
     }
 }
@@ -163,6 +175,10 @@ struct Folder<'e, 't> {
     off_cpu: OffCpu<'e, 't>,
     places: Places<'t>,
     out: Folded,
+    /// Running time without a sample, by the stack that ends in the thread.
+    unsampled: FxHashMap<NodeIdx, Nanos>,
+    /// Samples of other running time on the same stack: their own stacks, and how many.
+    seen: FxHashMap<NodeIdx, Vec<(NodeIdx, u64)>>,
 }
 
 impl<'t> Folder<'_, 't> {
@@ -188,18 +204,54 @@ impl<'t> Folder<'_, 't> {
     /// Adds the running time of a thread in a window.
     fn running(&mut self, base: NodeIdx, idx: ThreadIdx, who: Who, window: (Nanos, Nanos)) {
         let (places, out) = (&mut self.places, &mut self.out);
+        let (unsampled, seen) = (&mut self.unsampled, &mut self.seen);
+        let mut counted = None;
         share_running(self.t.thread(idx), window, |sample, time| {
             let base = places.thread(out, base, who);
-            let node = match sample {
-                Some(sample) if sample.user.0 != 0 || sample.kernel.0 != 0 => {
-                    let node = places.user(out, base, sample.user);
-                    places.kernel(out, node, sample.kernel)
-                }
-                Some(_) => out.push(base, Frame::Note("no stack")),
-                None => out.push(base, Frame::Note("no sample")),
+            let Some(sample) = sample else {
+                let sum = unsampled.entry(base).or_default();
+                *sum = Nanos(sum.0.saturating_add(time.0));
+                return;
+            };
+            let node = if sample.user.0 != 0 || sample.kernel.0 != 0 {
+                let node = places.user(out, base, sample.user);
+                places.kernel(out, node, sample.kernel)
+            } else {
+                out.push(base, Frame::Note("no stack"))
             };
             out.add(node, time);
+            // Its time can come in pieces.
+            if counted.replace(sample.ts) != Some(sample.ts) {
+                let seen = seen.entry(base).or_default();
+                match seen.iter_mut().find(|(known, _)| *known == node) {
+                    Some((_, count)) => *count += 1,
+                    None => seen.push((node, 1)),
+                }
+            }
         });
+    }
+
+    /// Adds the running time without a sample; returns it, and how much was shared out.
+    fn share_unsampled(&mut self) -> (Nanos, Nanos) {
+        let (mut unsampled, mut estimated) = (Nanos::ZERO, Nanos::ZERO);
+        let more = |sum: Nanos, time: Nanos| Nanos(sum.0.saturating_add(time.0));
+        for (base, time) in std::mem::take(&mut self.unsampled) {
+            unsampled = more(unsampled, time);
+            match self.seen.get(&base).filter(|_| self.options.estimate) {
+                Some(seen) => {
+                    estimated = more(estimated, time);
+                    let weights: Vec<u64> = seen.iter().map(|s| s.1).collect();
+                    for (&(node, _), part) in seen.iter().zip(divide(time, &weights)) {
+                        self.out.add(node, part);
+                    }
+                }
+                None => {
+                    let node = self.out.push(base, Frame::Note("no sample"));
+                    self.out.add(node, time);
+                }
+            }
+        }
+        (unsampled, estimated)
     }
 
     fn off_cpu(&mut self) {

@@ -68,7 +68,7 @@ impl Story {
         id
     }
 
-    fn sample(mut self, at: i64, tid: u32, kind: SampleKind, frames: &[&str]) -> Self {
+    fn sampled(mut self, at: i64, tid: u32, kind: SampleKind, frames: &[&str]) -> Self {
         let user = self.stack(frames, None);
         self.event(Event::Sample(Sample {
             ts: us(at),
@@ -82,11 +82,11 @@ impl Story {
 
     fn cpu_sample(self, at: i64, tid: u32, frames: &[&str]) -> Self {
         let period = Nanos::from_micros(100);
-        self.sample(at, tid, SampleKind::Cpu { period }, frames)
+        self.sampled(at, tid, SampleKind::Cpu { period }, frames)
     }
 
     fn launch_sample(self, at: i64, frames: &[&str], one_in: u32) -> Self {
-        self.sample(at, MAIN, SampleKind::Launch { one_in }, frames)
+        self.sampled(at, MAIN, SampleKind::Launch { one_in }, frames)
     }
 
     /// Folded lines of stacks that hold `part`, without what they all begin with.
@@ -216,8 +216,8 @@ fn waits_have_the_stack_of_the_sleeper_and_that_of_its_waker() {
     let frames = ["futex_do_wait", "do_futex"];
     let story = running()
         .wait(MAIN, (400, 600), S, Some(FUTEX), &frames, "")
-        .sample(600, MAIN, off, &["libc!wait", "app!main"])
-        .sample(600, THREAD, woke, &["libc!signal", "app!worker"]);
+        .sampled(600, MAIN, off, &["libc!wait", "app!main"])
+        .sampled(600, THREAD, woke, &["libc!signal", "app!worker"]);
     let sleeper = "MAIN;main;wait;do_futex_[k];futex_do_wait_[k];[blocked: futex]";
     assert_eq!(
         story.folded(&mode(Mode::OffCpu)),
@@ -266,7 +266,7 @@ fn waiting_for_a_cpu_after_a_wait_is_part_of_the_same_stack() {
         .sleeps(400, 1, MAIN, S, Some(FUTEX))
         .wakes(600, THREAD, MAIN)
         .runs(700, 1, MAIN)
-        .sample(
+        .sampled(
             700,
             MAIN,
             SampleKind::OffCpu { since: us(400) },
@@ -347,7 +347,7 @@ fn idle_time_stands_on_its_cause_and_has_the_stack_of_that_time() {
         .sleeps(1_000, 1, MAIN, S, Some(NANOSLEEP))
         .timer_wakes(3_000, MAIN)
         .runs(3_000, 1, MAIN)
-        .sample(
+        .sampled(
             3_000,
             MAIN,
             SampleKind::OffCpu { since: us(1_000) },
@@ -365,6 +365,37 @@ fn idle_time_stands_on_its_cause_and_has_the_stack_of_that_time() {
             "GPU 0 (no name);host.sleep;MAIN;main (a.py:2);nanosleep;[blocked: sleep] 2000000",
         ]
     );
+}
+
+#[test]
+fn idle_time_without_a_sample_is_shared_out_only_when_asked() {
+    let mut story = timeline();
+    for gap in 0..10 {
+        let at = gap * 1_000;
+        story = story.kernel((at, at + 10), (at + 10, at + 100));
+    }
+    let story = story
+        .cpu_sample(1_500, MAIN, &["app!a"])
+        .cpu_sample(3_500, MAIN, &["app!b"])
+        .cpu_sample(3_700, MAIN, &["app!b"]);
+    let compute = |options: &Options| -> Vec<String> {
+        let lines = story.folded(options).into_iter();
+        lines
+            .filter_map(|l| Some(l.split_once("host.compute;MAIN;")?.1.to_string()))
+            .collect()
+    };
+    assert_eq!(
+        compute(&Options::default()),
+        ["[no sample] 6300000", "a 900000", "b 900000"]
+    );
+    let options = Options {
+        estimate: true,
+        ..Options::default()
+    };
+    assert_eq!(compute(&options), ["a 3000000", "b 5100000"]);
+    let flame = fold(&story.built(), &options);
+    let ms = |n| Nanos::from_micros(n);
+    assert_eq!((flame.unsampled, flame.estimated), (ms(6_390), ms(6_300)));
 }
 
 #[test]
@@ -459,8 +490,8 @@ proptest! {
             if mode == Mode::Idle && !report.gpus.iter().all(in_window) {
                 continue;
             }
-            for wakers in [false, true] {
-                let options = Options { mode, wakers, ..Options::default() };
+            for more in [false, true] {
+                let options = Options { mode, wakers: more, estimate: more, ..Options::default() };
                 prop_assert_eq!(fold(&t, &options).folded.total(), expected(&t, &report, mode), "{:?}", mode);
             }
         }
