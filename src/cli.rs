@@ -687,6 +687,52 @@ mod tests {
         }
     }
 
+    fn flame(args: &[&str]) -> FlameOptions {
+        match parse(&[&["flame"], args].concat()).unwrap() {
+            Action::Flame(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_flame_graph_is_of_idle_time_unless_asked_otherwise() {
+        let options = flame(&[]);
+        assert_eq!(options.what, stacks::Options::default());
+        assert_eq!(options.input, PathBuf::from("gdiag.data"));
+        assert_eq!((options.output, options.folded), (None, false));
+        let options = flame(&[
+            "--mode", "offcpu", "-p", "7", "-t", "8,9", "--from", "1.5s", "--to", "2s", "--gpu",
+            "1", "--wakers",
+        ]);
+        assert_eq!(
+            options.what,
+            stacks::Options {
+                mode: Mode::OffCpu,
+                from: Some(Nanos::from_millis(1_500)),
+                to: Some(Nanos::from_secs(2)),
+                pids: vec![Pid(7)],
+                tids: vec![Tid(8), Tid(9)],
+                gpu: Some(1),
+                wakers: true,
+                ..stacks::Options::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_flame_graph_that_makes_no_sense_is_wrong_usage() {
+        for args in [
+            &["flame", "--mode", "all"][..],
+            &["flame", "--from", "2s", "--to", "1s"],
+            &["flame", "--normalize"],
+            &["flame", "--folded", "--width", "800"],
+            &["flame", "--min-width", "100"],
+            &["flame", "-t", "0"],
+        ] {
+            assert_eq!(refused(args).0, 2, "{args:?}");
+        }
+    }
+
     /// The exit status and the message of a refused command line.
     fn refused(args: &[&str]) -> (i32, String) {
         let error = parse(args).unwrap_err();
