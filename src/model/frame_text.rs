@@ -20,15 +20,26 @@ pub fn function(mangled: &str) -> Cow<'_, str> {
 
 /// A place in a file of which no function is known: `libfoo.so+0x1234`.
 pub fn address(module: &str, address: u64) -> String {
-    format!("{}+{address:#x}", file_name(module))
+    format!("{}+{address:#x}", or_unknown(file_name(module)))
 }
+
+/// A recording that lost a chunk can have lost names with it.
+fn or_unknown(name: &str) -> &str {
+    if name.is_empty() {
+        UNKNOWN
+    } else {
+        name
+    }
+}
+
+const UNKNOWN: &str = "?";
 
 /// Code outside of every file.
 pub const ANONYMOUS: &str = "[code made at run time]";
 
 /// `load_batch (train.py:41)`
 pub fn python(function: &str, file: &str, line: u32) -> String {
-    let file = file_name(file);
+    let (function, file) = (or_unknown(function), file_name(file));
     match (file.is_empty(), line) {
         (true, _) => function.to_string(),
         (false, 0) => format!("{function} ({file})"),
@@ -51,7 +62,7 @@ pub fn cut(cut: Cut) -> &'static str {
 /// Calls `each` with the text of a frame: once, or for each function that was inlined there, innermost first.
 pub fn frame<'n>(names: &'n Names, id: FrameId, mut each: impl FnMut(Cow<'n, str>)) {
     match names.frame(id) {
-        None => each(Cow::Borrowed("?")),
+        None => each(Cow::Borrowed(UNKNOWN)),
         Some(Frame::Anonymous { .. }) => each(Cow::Borrowed(ANONYMOUS)),
         Some(Frame::Python {
             function,
@@ -235,6 +246,21 @@ mod tests {
             ]
         );
         assert!(stack(&names, CallStackId(0)).is_empty());
+    }
+
+    #[test]
+    fn what_was_lost_is_not_made_up() {
+        assert_eq!(address("", 16), "?+0x10");
+        assert_eq!(python("", "", 3), "?");
+        assert_eq!(python("", "/a.py", 3), "? (a.py:3)");
+        let mut lost = Names::default();
+        lost.define(&Define::CallStack {
+            id: CallStackId(1),
+            frames: vec![FrameId(7)],
+            cut: None,
+        });
+        assert_eq!(stack(&lost, CallStackId(1)), ["?"]);
+        assert!(telling(&lost, CallStackId(1)).is_empty());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! renaming one or changing its meaning is a new version.
 //!
 //! Times are integers in nanoseconds. What cannot be known is null, never 0. Names are whole
-//! and as they came, except that those of kernels are demangled ([`names::full`]).
+//! and as they came, except that those of kernels are demangled ([`names::full`]) and that the frames of a
+//! program read as everywhere ([`frame_text`](crate::model::frame_text)).
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
