@@ -63,7 +63,7 @@ fn total(stacks: &BTreeMap<String, u64>) -> u64 {
     stacks.values().sum()
 }
 
-/// From the report: idle time, running time, time off the CPU, and time of kernels.
+/// From the report: idle time, running time, and time off the CPU.
 fn report(input: &Path) -> (u64, u64, u64) {
     let output = gdiag("report", input, &["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -136,6 +136,30 @@ fn a_recording_without_samples_still_shows_waits_by_their_kernel_stacks() {
     assert!(output.stdout.is_empty());
     let text = stderr(&output);
     assert!(text.starts_with("gdiag: this recording has no CPU samples\nhint: record it again"));
+}
+
+#[test]
+fn idle_time_without_a_sample_is_told_and_shared_out_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = story::record(directory.path());
+    let plain = gdiag("flame", &input, &["--folded"]);
+    assert!(stderr(&plain).contains("--estimate"), "{}", stderr(&plain));
+    let estimated = gdiag("flame", &input, &["--folded", "--estimate"]);
+    let text = stderr(&estimated);
+    assert!(text.contains("of idle time is shared out"), "{text}");
+    let (before, after) = (
+        folded(&input, "idle", &[]),
+        folded(&input, "idle", &["--estimate"]),
+    );
+    let unsampled = |stacks: &BTreeMap<String, u64>| -> u64 {
+        let without = stacks.iter().filter(|(s, _)| s.ends_with("[no sample]"));
+        without.map(|(_, time)| time).sum()
+    };
+    assert_eq!(total(&before), total(&after));
+    assert!(unsampled(&before) > unsampled(&after));
+    // Nothing helps where there are no samples at all.
+    let none = stderr(&gdiag("flame", &data("item"), &["--folded"]));
+    assert!(none.contains("no CPU samples were recorded") && !none.contains("--estimate"));
 }
 
 #[test]
@@ -234,7 +258,7 @@ fn a_picture_is_written_to_its_file_only() {
     assert!(svg.contains(">a &lt;title&gt;</text>"));
     let output = gdiag("flame", &data("item"), &["-o", "/nonexistent/x.svg"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).starts_with("gdiag: cannot write '/nonexistent/x.svg': "));
+    assert!(stderr(&output).contains("gdiag: cannot write '/nonexistent/x.svg': "));
 }
 
 /// In a picture frames have no suffix for kernel and inlined functions: they have colours.

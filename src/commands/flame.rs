@@ -143,7 +143,7 @@ fn fold(
             }
             .into());
         }
-        Mode::Mixed if samples.cpu == 0 => {
+        Mode::Idle | Mode::Mixed if samples.cpu == 0 => {
             warnings.push("no CPU samples were recorded: running time has no stacks".to_string());
         }
         Mode::Idle | Mode::Mixed | Mode::Cpu | Mode::OffCpu | Mode::Gpu => {}
@@ -154,12 +154,12 @@ fn fold(
             "GPU {index} is left out: too many of its records are missing to tell when it was idle"
         ));
     }
-    warnings.extend(estimates(&flame, options));
+    warnings.extend(estimates(&flame, options, samples));
     Ok(flame)
 }
 
 /// Says how much is not where it was seen to be.
-fn estimates(flame: &Flame, options: &stacks::Options) -> Vec<String> {
+fn estimates(flame: &Flame, options: &stacks::Options, samples: Samples) -> Vec<String> {
     let mut said = Vec::new();
     let launches = flame.launches;
     let parts = [launches.exact, launches.estimated, launches.unknown];
@@ -184,7 +184,8 @@ fn estimates(flame: &Flame, options: &stacks::Options) -> Vec<String> {
         ));
     }
     let left = flame.unsampled.saturating_sub(flame.estimated);
-    if options.mode == Mode::Idle && left > Nanos::ZERO && !options.estimate {
+    let could = !options.estimate && samples.cpu > 0;
+    if options.mode == Mode::Idle && left > Nanos::ZERO && could {
         said.push(format!(
             "in {} of idle time its thread ran without a sample; --estimate shares that out",
             Share(left.share_of(all))
