@@ -79,9 +79,34 @@ impl Folded {
     }
 }
 
+/// How much each of some stacks stands for, when time is shared out to them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Weights(FxHashMap<NodeIdx, u64>);
+
+impl Weights {
+    pub(super) fn add(&mut self, stack: NodeIdx, weight: u64) {
+        let sum = self.0.entry(stack).or_default();
+        *sum = sum.saturating_add(weight);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds `time` to the stacks in proportion to their weights.
+    pub(super) fn share(&self, time: Nanos, out: &mut Folded) {
+        let mut stacks: Vec<(NodeIdx, u64)> = self.0.iter().map(|(&s, &w)| (s, w)).collect();
+        stacks.sort_unstable();
+        let weights: Vec<u64> = stacks.iter().map(|s| s.1).collect();
+        for ((stack, _), part) in stacks.into_iter().zip(divide(time, &weights)) {
+            out.add(stack, part);
+        }
+    }
+}
+
 /// Divides `time` in proportion to `weights`, to the nanosecond: what division leaves over goes to
 /// the largest. All of it goes to the first when no weight is above 0.
-pub(super) fn divide(time: Nanos, weights: &[u64]) -> Vec<Nanos> {
+fn divide(time: Nanos, weights: &[u64]) -> Vec<Nanos> {
     let sum: u128 = weights.iter().map(|&w| u128::from(w)).sum();
     let part = |w: u64| {
         let part = (u128::from(time.0) * u128::from(w)).checked_div(sum);

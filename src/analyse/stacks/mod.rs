@@ -25,7 +25,7 @@ use crate::model::thread::{State, Stretch, ThreadIdx, Who};
 use crate::model::Timeline;
 use crate::units::Nanos;
 
-use folded::{divide, Folded, NodeIdx};
+use folded::{Folded, NodeIdx, Weights};
 use frame::{Frame, WokenBy};
 use off_cpu::OffCpu;
 use on_cpu::share_running;
@@ -177,8 +177,8 @@ struct Folder<'e, 't> {
     out: Folded,
     /// Running time without a sample, by the stack that ends in the thread.
     unsampled: FxHashMap<NodeIdx, Nanos>,
-    /// Samples of other running time on the same stack: their own stacks, and how many.
-    seen: FxHashMap<NodeIdx, Vec<(NodeIdx, u64)>>,
+    /// Samples of other running time of it.
+    seen: FxHashMap<NodeIdx, Weights>,
 }
 
 impl<'t> Folder<'_, 't> {
@@ -222,11 +222,7 @@ impl<'t> Folder<'_, 't> {
             out.add(node, time);
             // Its time can come in pieces.
             if counted.replace(sample.ts) != Some(sample.ts) {
-                let seen = seen.entry(base).or_default();
-                match seen.iter_mut().find(|(known, _)| *known == node) {
-                    Some((_, count)) => *count += 1,
-                    None => seen.push((node, 1)),
-                }
+                seen.entry(base).or_default().add(node, 1);
             }
         });
     }
@@ -240,10 +236,7 @@ impl<'t> Folder<'_, 't> {
             match self.seen.get(&base).filter(|_| self.options.estimate) {
                 Some(seen) => {
                     estimated = more(estimated, time);
-                    let weights: Vec<u64> = seen.iter().map(|s| s.1).collect();
-                    for (&(node, _), part) in seen.iter().zip(divide(time, &weights)) {
-                        self.out.add(node, part);
-                    }
+                    seen.share(time, &mut self.out);
                 }
                 None => {
                     let node = self.out.push(base, Frame::Note("no sample"));
@@ -271,10 +264,6 @@ impl<'t> Folder<'_, 't> {
         s: &Stretch,
         more: impl FnOnce(&mut Folded, NodeIdx) -> NodeIdx,
     ) -> bool {
-        match s.state {
-            State::Blocked(_) | State::Runnable { .. } => {}
-            State::Running { .. } | State::Unknown | State::Exited => return false,
-        }
         let (places, out) = (&mut self.places, &mut self.out);
         let base = places.thread(out, base, who);
         let Some(node) = self.off_cpu.stack(places, out, base, idx, s) else {

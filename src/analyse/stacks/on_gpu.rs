@@ -1,7 +1,7 @@
 //! Device time, by the stack that launched it.
 #![forbid(unsafe_code)]
 
-use crate::analyse::stacks::folded::{divide, Folded, NodeIdx};
+use crate::analyse::stacks::folded::{Folded, NodeIdx, Weights};
 use crate::analyse::stacks::frame::{Frame, Work};
 use crate::analyse::stacks::place::Places;
 use crate::event::{OpKind, SampleKind};
@@ -37,7 +37,7 @@ fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t SampleMark, u6
 #[derive(Debug, Default)]
 struct Launches {
     /// Stacks seen, with how many launches each stands for.
-    seen: Vec<(NodeIdx, u64)>,
+    seen: Weights,
     /// Time of the operations whose own launch was not sampled.
     unseen: Nanos,
 }
@@ -92,10 +92,7 @@ impl<'t, 'p> OnGpu<'t, 'p> {
         };
         let stack = self.places.user(out, base, sample.user);
         let leaf = out.push(stack, Frame::Gpu(work));
-        match launches.seen.iter_mut().find(|(seen, _)| *seen == leaf) {
-            Some((_, count)) => *count = count.saturating_add(stands_for),
-            None => launches.seen.push((leaf, stands_for)),
-        }
+        launches.seen.add(leaf, stands_for);
         out.add(leaf, time);
         add(&mut self.times.exact, time);
     }
@@ -123,11 +120,7 @@ impl<'t, 'p> OnGpu<'t, 'p> {
                 add(&mut self.times.unknown, launches.unseen);
                 continue;
             }
-            let weights: Vec<u64> = launches.seen.iter().map(|s| s.1).collect();
-            let parts = divide(launches.unseen, &weights);
-            for (&(leaf, _), part) in launches.seen.iter().zip(parts) {
-                out.add(leaf, part);
-            }
+            launches.seen.share(launches.unseen, out);
             add(&mut self.times.estimated, launches.unseen);
         }
         self.times
