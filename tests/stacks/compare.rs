@@ -19,36 +19,23 @@ pub fn begins_at_a_root(places: &[Place]) -> bool {
     }
 }
 
-/// Whether the places from the first call of the chain on are the chain. What is before is the
-/// runtime's that calls main, or the function of a thread.
+/// Whether the places are the chain, above the frames of the runtime that calls main or the
+/// function of a thread.
 pub fn is_equal(places: &[Place], chain: &[Call]) -> bool {
     if chain.iter().any(|call| matches!(call, Call::Python { .. })) {
         return is_equal_in_python(places, chain);
     }
-    let is_first = |place: &Place| {
-        chain
-            .iter()
-            .take_while(|call| may_be_absent(call))
-            .any(|call| is(place, call))
-            || chain
-                .iter()
-                .find(|call| !may_be_absent(call))
-                .is_some_and(|call| is(place, call))
-    };
-    let starts = places
-        .iter()
-        .enumerate()
-        .filter(|(_, place)| is_first(place));
-    // The runtime of a language may have frames that an optional call at the start allows as well.
-    let mut starts = starts.map(|(at, _)| at).take(12);
-    starts.any(|at| at <= 12 && matches_from(&places[at..], chain))
+    let runtime = places.iter().take_while(|place| is_of_runtime(place));
+    let runtime = runtime.count();
+    (0..=runtime).any(|first| matches_from(&places[first..], chain))
 }
 
-fn may_be_absent(call: &Call) -> bool {
-    match call {
-        Call::Native { optional, .. } => *optional,
-        Call::Foreign { least, .. } => *least == 0,
-        Call::Python { .. } => false,
+/// `main` is the one that the compiler makes for Rust's.
+fn is_of_runtime(place: &Place) -> bool {
+    const FILES: [&str; 4] = ["std", "libc.so", "ld-linux", "libstdc++.so"];
+    match place {
+        Place::Native { name, .. } if name == "main" || name == "_start" => true,
+        place => FILES.iter().any(|file| is_foreign(place, file)),
     }
 }
 
@@ -72,18 +59,10 @@ fn matches_from(places: &[Place], chain: &[Call]) -> bool {
 fn is(place: &Place, call: &Call) -> bool {
     match (place, call) {
         (Place::Native { name, .. }, Call::Native { name: known, .. }) => {
-            // Debug information has some names without the namespace.
+            // Debug information has names of inlined functions without the namespace.
             name == known || (!name.contains("::") && known.rsplit("::").next() == Some(name))
         }
-        (
-            Place::Native {
-                mangled, module, ..
-            },
-            Call::Foreign { files, .. },
-        ) => files.iter().any(|file| match file.as_str() {
-            "std" => names::of_std(mangled),
-            file => module.starts_with(file),
-        }),
+        (place, Call::Foreign { files, .. }) => files.iter().any(|file| is_foreign(place, file)),
         (
             Place::Python { name, file, line },
             Call::Python {
@@ -93,6 +72,23 @@ fn is(place: &Place, call: &Call) -> bool {
             },
         ) => names.contains(name) && file == known && (lines.0..=lines.1).contains(line),
         _ => false,
+    }
+}
+
+fn is_foreign(place: &Place, file: &str) -> bool {
+    match place {
+        Place::Native {
+            name,
+            mangled,
+            module,
+            ..
+        } => match file {
+            "std" => names::of_std(mangled),
+            // A stub by which a call leaves the file.
+            "plt" => name.is_empty() || name.ends_with("@plt"),
+            file => module.starts_with(file),
+        },
+        Place::Anonymous(_) | Place::Python { .. } => false,
     }
 }
 

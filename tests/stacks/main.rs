@@ -45,8 +45,9 @@ fn scored(program: &Program) -> Score {
         recording.lost,
         recording.size / 1000,
     );
-    for (cut, times) in &score.cuts {
-        writeln!(text, "  cut {cut}: {times}").unwrap();
+    for (cut, (times, last)) in &score.cuts {
+        let last = *last as f64 / 1e6;
+        writeln!(text, "  cut, {cut}: {times}, the last after {last:.0} ms").unwrap();
     }
     for (phase, tally) in &score.by_phase {
         if tally.complete < tally.samples || tally.equal < tally.samples {

@@ -6,23 +6,37 @@ pub fn plain(mangled: &str) -> String {
     simplified(&full)
 }
 
+/// Of libstdc++, as debug information names them where they are inlined.
+const INLINED_STD: [&str; 6] = [
+    "_M_invoke",
+    "__gthread_once",
+    "__invoke_r",
+    "__invoke_impl",
+    "wait_for",
+    "wait_until",
+];
+
+const STD: [&str; 7] = [
+    "std::",
+    "core::",
+    "alloc::",
+    "__gnu_cxx::",
+    "__cxxabi",
+    "__rust",
+    "rust_",
+];
+
 /// Whether the function is of a standard library, though its code may be in the program.
 pub fn of_std(mangled: &str) -> bool {
+    if INLINED_STD.iter().any(|name| mangled.starts_with(name)) {
+        return true;
+    }
     let full = gdiag::demangle::full(mangled);
-    let name = full.trim_start_matches(['<', '&', '(', '*']);
-    let name = name.strip_prefix("void ").unwrap_or(name);
-    let name = name.strip_prefix("mut ").unwrap_or(name);
-    let name = name.strip_prefix("dyn ").unwrap_or(name);
-    let crates = [
-        "std::",
-        "core::",
-        "alloc::",
-        "__gnu_cxx::",
-        "__cxxabi",
-        "__rust",
-        "rust_",
-    ];
-    crates.iter().any(|own| name.starts_with(own)) || simplified(&full).starts_with("std::")
+    let plain = simplified(&full);
+    let own = |name: &str| STD.iter().any(|std| name.starts_with(std));
+    // Of Rust, also what a type of the program or a pointer to one has by a trait of the library.
+    let of_trait = full.starts_with('<') && full.split(" as ").skip(1).any(own);
+    own(plain.trim_start_matches(['<', '&', '(', '*'])) || of_trait
 }
 
 fn simplified(full: &str) -> String {

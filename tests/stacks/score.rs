@@ -52,8 +52,8 @@ impl Times {
 pub struct Score {
     pub all: Tally,
     pub by_phase: BTreeMap<String, Tally>,
-    /// Why stacks were cut.
-    pub cuts: BTreeMap<String, u64>,
+    /// Why stacks were cut: how many, and when the last one was, counted from the first phase.
+    pub cuts: BTreeMap<String, (u64, u64)>,
     pub running: Times,
     pub waiting: Times,
     /// One of each phase in which something was wrong, the phases with the most first.
@@ -101,10 +101,12 @@ impl Score {
                 cut: None,
             };
             let stack = recording.stacks.get(&sample.user).unwrap_or(&none);
-            // A stack of its own ends where it was made.
-            let own_stack = phase.name == "context";
-            let complete =
-                stack.cut.is_none() && (own_stack || compare::begins_at_a_root(&stack.places));
+            // What makecontext lets a function return to says nothing of a caller, as it has none.
+            let complete = match stack.cut {
+                None => compare::begins_at_a_root(&stack.places),
+                Some(Cut::NoTable) => phase.name == "context" && stack.places.len() > 1,
+                Some(_) => false,
+            };
             let equal = compare::is_equal(&stack.places, &phase.chain);
             score.all.add(complete, equal);
             score
@@ -113,7 +115,9 @@ impl Score {
                 .or_default()
                 .add(complete, equal);
             if let Some(cut) = stack.cut {
-                *score.cuts.entry(cut_name(cut).to_string()).or_default() += 1;
+                let (times, last) = score.cuts.entry(cut_name(cut).to_string()).or_default();
+                *times += 1;
+                *last = (*last).max(to.saturating_sub(phases[0].start));
             }
             if !complete || !equal {
                 let entry = wrong.entry(phase.name.clone()).or_default();

@@ -328,7 +328,7 @@ FRAME static void edges_leaf(struct truth *t)
 /* The stub in between has no name. */
 FRAME static void edges(struct truth *t)
 {
-	CHAIN(t, "edges", "edges_leaf", "pushes?", "edge_variable?", "near_nothing?", CLOCKS);
+	CHAIN(t, "edges", "edges_leaf", "pushes?", "edge_variable?", "near_nothing?", "truth_start?", "truth_end?", "cpu_ns?", CLOCKS);
 	edges_leaf(t);
 	AFTER();
 }
@@ -345,7 +345,7 @@ FRAME static void vdso_leaf(struct truth *t)
 
 FRAME static void vdso(struct truth *t)
 {
-	CHAIN(t, "vdso", "vdso_leaf", CLOCKS);
+	CHAIN(t, "vdso", "vdso_leaf", "truth_start?", "truth_end?", "cpu_ns?", CLOCKS);
 	vdso_leaf(t);
 	t->work = 0; /* of another size */
 	AFTER();
@@ -368,7 +368,7 @@ FRAME static void in_kernel(struct truth *t)
 	int zero = open("/dev/zero", O_RDONLY);
 
 	/* read may be inlined by the C library's header. */
-	CHAIN(t, "in_kernel", "kernel_leaf", "read?", CLOCKS);
+	CHAIN(t, "in_kernel", "kernel_leaf", "read?", "truth_start?", "truth_end?", "cpu_ns?", CLOCKS);
 	kernel_leaf(t, zero);
 	close(zero);
 	AFTER();

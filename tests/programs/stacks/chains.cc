@@ -320,7 +320,7 @@ FRAME void throwing_leaf(truth *t)
 FRAME void throwing(truth *t)
 {
 	CHAIN(t, "chains::throwing", "chains::throwing_leaf", "*std", "chains::thrower?", "*std", "chains::thrower?", "*std", "chains::thrower?",
-	      "*std|libstdc++.so|libgcc_s.so|libc.so|ld-linux|[vdso]", "now_ns?", "*libc.so|[vdso]");
+	      "*std|libstdc++.so|libgcc_s.so|libc.so|ld-linux|plt", "truth_start?", "truth_end?", "cpu_ns?", CLOCKS);
 	throwing_leaf(t);
 	AFTER();
 }
@@ -385,7 +385,7 @@ FRAME void condition_leaf(truth *t)
 FRAME void condition(truth *t)
 {
 	t->off = 1;
-	CHAIN(t, "chains::condition", "chains::condition_leaf", "*std|libstdc++.so", WAIT);
+	CHAIN(t, "chains::condition", "chains::condition_leaf", "*std|plt|libstdc++.so", WAIT);
 	condition_leaf(t);
 	AFTER();
 }

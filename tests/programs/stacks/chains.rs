@@ -48,10 +48,12 @@ impl Truth {
     }
 }
 
-const CLOCKS: [&str; 3] = ["chains::now_ns?", "chains::clock_ns?", "*libc.so|[vdso]"];
-const LEAF: [&str; 6] = [
+const CLOCKS: [&str; 3] = ["chains::now_ns?", "chains::clock_ns?", "*plt|libc.so|[vdso]"];
+const LEAF: [&str; 8] = [
     "chains::leaf",
     "chains::spin",
+    "chains::start?",
+    "chains::end?",
     "chains::work?",
     CLOCKS[0],
     CLOCKS[1],
@@ -62,7 +64,7 @@ const WAIT: [&str; 5] = [
     "chains::end?",
     CLOCKS[0],
     CLOCKS[1],
-    "*std|libc.so|[vdso]",
+    "*std|plt|libc.so|[vdso]",
 ];
 
 struct Random(u64);
@@ -409,6 +411,7 @@ fn thread(t: &mut Truth, _: &mut Random) {
         "*std",
         "chains::thread::{{closure}}?",
         "*std",
+        "chains::thread::{{closure}}::{{closure}}?",
         "chains::thread_body",
     ]);
     t.repeats("chains::recurse", 4);

@@ -9,6 +9,9 @@
  *   "name?"      is that frame, or none
  *   "+lib|lib"   is one frame or more in files whose names begin so
  *   "*lib|lib"   is any number of them
+ *
+ * where the file std is whatever the compiler made of a standard library, and plt the stubs by
+ * which calls leave a file.
  */
 #ifndef TRUTH_H
 #define TRUTH_H
@@ -36,7 +39,7 @@
 
 #define MAX_PHASES 4096
 #define MAX_CHAIN 4000
-#define CLOCKS "now_ns?", "*libc.so|[vdso]"
+#define CLOCKS "now_ns?", "*plt|libc.so|[vdso]"
 
 struct truth {
 	const char *phase;
@@ -156,7 +159,7 @@ INLINED void spin(struct truth *t)
 		work(t);
 	truth_end(t);
 }
-#define SPIN "spin", "work?", CLOCKS
+#define SPIN "spin", "truth_start?", "truth_end?", "work?", "cpu_ns?", CLOCKS
 /* And of one that waits. */
 #define WAIT "truth_start?", "truth_end?", "cpu_ns?", CLOCKS
 
