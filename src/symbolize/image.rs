@@ -101,11 +101,10 @@ impl Image {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Whether a function at `start` can be the one that `address` is in: a symbol without a size
-    /// must not name the stubs of the section behind its own.
-    pub fn reaches(&self, start: u64, address: u64) -> bool {
-        let section = self.code.iter().find(|code| code.contains(&address));
-        section.is_none_or(|code| code.contains(&start))
+    /// Whether the code at both addresses is in one section.
+    pub fn is_one_section(&self, one: u64, other: u64) -> bool {
+        let section = self.code.iter().find(|code| code.contains(&other));
+        section.is_none_or(|code| code.contains(&one))
     }
 }
 

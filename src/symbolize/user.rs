@@ -184,7 +184,7 @@ impl Book {
         addresses
             .iter()
             .map(|&address| match found.next() {
-                Some(Symbolized::Sym(symbol)) if self.image.reaches(symbol.addr, address) => {
+                Some(Symbolized::Sym(symbol)) if self.is_inside(&symbol, address) => {
                     let mut functions = functions_of(&symbol);
                     let outermost = functions.last_mut();
                     if let Some(function) = outermost.filter(|_| self.image.debug) {
@@ -195,6 +195,13 @@ impl Book {
                 Some(_) | None => Vec::new(),
             })
             .collect()
+    }
+
+    /// A symbol without a size may not name the stubs of the section behind its own.
+    fn is_inside(&self, symbol: &Sym<'_>, address: u64) -> bool {
+        // Functions in several pieces, which only debug information knows, come without an address.
+        let unbounded = symbol.size.unwrap_or(0) == 0 && symbol.addr != 0;
+        !unbounded || self.image.is_one_section(symbol.addr, address)
     }
 
     /// Debug information names functions of one file alone, and what is made for their types, without

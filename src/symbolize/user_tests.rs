@@ -29,6 +29,13 @@ int other(int n)
 {
 	return hidden(n) + n;
 }
+void rarely(int) __attribute__((cold));
+int split(int n)
+{
+	if (n > 1000)
+		rarely(n);
+	return n;
+}
 ";
 
 fn library(dir: &Path, flags: &[&str]) -> Option<Arc<Elf>> {
@@ -248,4 +255,25 @@ fn a_stub_has_not_the_name_of_the_function_before_its_section() {
     let stubs = sections.iter().find(|s| s.name.starts_with(".plt"));
     let stubs = stubs.unwrap().address;
     assert_eq!(asked(&[(1, &elf, stubs), (1, &elf, stubs + 8)]), [[], []]);
+}
+
+#[test]
+fn a_function_in_two_pieces_has_its_name_in_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(elf) = library(dir.path(), &["-g", "-O2", "-freorder-blocks-and-partition"]) else {
+        return;
+    };
+    let mut pieces = Vec::new();
+    elf.symbols(|name, address, _| {
+        if name.starts_with(b"split") {
+            pieces.push(address);
+        }
+    })
+    .unwrap();
+    pieces.sort_unstable();
+    pieces.dedup();
+    let questions: Vec<_> = pieces.iter().map(|&at| (1, &elf, at)).collect();
+    for functions in asked(&questions) {
+        assert_eq!(functions.last().map(|f| f.name.as_str()), Some("split"));
+    }
 }

@@ -56,7 +56,7 @@ pub struct Score {
     pub cuts: BTreeMap<String, (u64, u64)>,
     pub running: Times,
     pub waiting: Times,
-    /// One of each phase in which something was wrong, the phases with the most first.
+    /// One of each kind of cut, and of each phase in which a whole stack was wrong; the most frequent first.
     pub examples: Vec<String>,
 }
 
@@ -120,11 +120,10 @@ impl Score {
                 *last = (*last).max(to.saturating_sub(phases[0].start));
             }
             if !complete || !equal {
-                let entry = wrong.entry(phase.name.clone()).or_default();
-                entry.0 += 1;
-                if entry.1.is_empty() || (stack.cut.is_none() && entry.1.contains("cut:")) {
-                    entry.1 = example(phase, stack);
-                }
+                let kind = stack.cut.map_or(phase.name.as_str(), cut_name);
+                let (times, text) = wrong.entry(kind.to_string()).or_default();
+                *times += 1;
+                *text = example(phase, stack);
             }
         }
         let mut wrong: Vec<_> = wrong.into_values().collect();
