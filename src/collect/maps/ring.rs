@@ -16,12 +16,16 @@ use crate::collect::clock;
 use crate::collect::process::parse_cpu_list;
 use crate::units::Nanos;
 
-/// Of one CPU; a power of two pages. A record is about 120 bytes, so that 500 mappings fit.
-const RING_BYTES: usize = 64 << 10;
+/// Of one CPU; a power of two pages. A record is about 120 bytes, so that 1,000 mappings fit.
+const RING_BYTES: usize = 128 << 10;
+
+/// More than any record has: a path of 4096 bytes is the longest part of one.
+const MOST_RECORD: usize = 4608;
 
 /// Every executable mapping, exec, fork and exit of the machine from now on.
 ///
-/// The kernel gives pids as the PID namespace of gdiag counts.
+/// The kernel gives pids as the PID namespace of gdiag counts. A CPU that comes online later is
+/// not watched.
 #[derive(Debug)]
 pub struct MmapEvents {
     rings: Vec<Ring>,
@@ -34,7 +38,8 @@ pub struct MmapEvents {
 }
 
 impl MmapEvents {
-    /// An error when the kernel does not allow it: without CAP_PERFMON, in most containers.
+    /// An error when the kernel does not allow it: without CAP_PERFMON, in most containers. All but
+    /// this works without, see [`MmapEvents::missing`].
     pub fn open() -> io::Result<MmapEvents> {
         let mut build_ids = true;
         let mut rings = Vec::new();
@@ -67,6 +72,13 @@ impl MmapEvents {
         }
     }
 
+    /// What a recording lacks when they could not be opened, for those who read it.
+    pub fn missing(why: &io::Error) -> String {
+        format!(
+            "events of mappings ({why}): libraries that are loaded while recording are seen late"
+        )
+    }
+
     /// Whether the kernel sends build ids, by which files of processes that are gone are known.
     pub fn has_build_ids(&self) -> bool {
         self.build_ids
@@ -74,7 +86,10 @@ impl MmapEvents {
 
     /// Hands what happened up to now to `each`, in order of time over all CPUs and readings.
     /// Whoever reads other sources first finds all earlier mappings here afterwards.
-    pub fn read(&mut self, mut each: impl FnMut(MapEvent)) {
+    /// False when some may be missing: then [`super::AddressSpaces::distrust`] what is known.
+    #[must_use]
+    pub fn read(&mut self, mut each: impl FnMut(MapEvent)) -> bool {
+        let before = self.counts;
         let until = clock::monotonic();
         for ring in &mut self.rings {
             self.bytes.clear();
@@ -83,6 +98,7 @@ impl MmapEvents {
             parse(&self.bytes, &mut self.counts, |event| held.push(event));
         }
         self.deliver(until, &mut each);
+        self.counts == before
     }
 
     /// A ring that is read earlier than another may lack what the other has: events later than
@@ -196,6 +212,8 @@ impl Ring {
         let tail = tail_word.load(Ordering::Relaxed);
         match pieces(tail, head, RING_BYTES) {
             Some(pieces) => {
+                let used = pieces[0].1 + pieces[1].1;
+                counts.full += u64::from(RING_BYTES - used < MOST_RECORD);
                 for (at, len) in pieces {
                     // SAFETY: `pieces` lie inside of the data, which follows the first page and
                     // is mapped; the kernel writes nothing between tail and head.

@@ -18,7 +18,8 @@ const GRACE: Nanos = Nanos::from_secs(10);
 /// Without events, the maps of a process are read again after this when an address is not found.
 const AGE: Nanos = Nanos::from_secs(1);
 
-/// Mappings of one process at most; vm.max_map_count is 65,530 where nobody raised it.
+/// Mappings of one process at most, as vm.max_map_count is 65,530 where nobody raised it; what
+/// comes later counts as unmapped.
 const MOST_LIVE: usize = 1 << 16;
 /// Mappings that are over, of one process; then the older half is forgotten.
 const MOST_PAST: usize = 1 << 12;
@@ -30,7 +31,8 @@ const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub struct Options {
     /// Follow processes that nobody [added](AddressSpaces::add), from their events on.
     pub everything: bool,
-    /// [`super::MmapEvents`] will be handed in; else maps are read again when they seem old.
+    /// [`super::MmapEvents`] will be handed in. Else maps are read again when an address is in
+    /// none of them, which is late, and does not notice when one takes the place of another.
     pub events: bool,
 }
 
@@ -214,6 +216,9 @@ impl Space {
 ///
 /// Events and /proc speak of pids as gdiag's own PID namespace counts (`proc_pid`), samples of the
 /// host's ([`Pid`]); [`add`](Self::add) says which is which.
+///
+/// Nothing is missed when the events are opened before the first process is added, and when each
+/// round takes the samples first, then [`apply`](Self::apply)s all events up to now, then looks up.
 #[derive(Debug)]
 pub struct AddressSpaces {
     options: Options,
@@ -228,6 +233,7 @@ pub struct AddressSpaces {
     /// Processes whose mappings are others than when they were last asked for, by pid in /proc.
     dirty: HashSet<u32>,
     swept: Nanos,
+    unread: u64,
 }
 
 impl AddressSpaces {
@@ -243,6 +249,7 @@ impl AddressSpaces {
             tickets: 0,
             dirty: HashSet::new(),
             swept: Nanos::ZERO,
+            unread: 0,
         })
     }
 
@@ -370,29 +377,42 @@ impl AddressSpaces {
         if !has_file(mmap) {
             return Code::Anonymous;
         }
-        let request = |whose| Request::File {
-            proc_pid,
-            mmap: mmap.clone(),
-            whose,
-        };
         match &mmap.file {
             FileHint::BuildId(id) if id.tells_apart() => {
                 let file = self.files.by_build_id(id, &mmap.path);
-                if self.files.await_file(file) && !self.reader.ask(request(Whose::Known(file))) {
-                    self.files.give_up(file);
+                if self.files.seen(file, proc_pid, mmap) {
+                    self.open(proc_pid, mmap.clone(), file);
                 }
                 Code::File(file)
             }
             FileHint::BuildId(_) | FileHint::Inode { .. } => {
                 self.tickets += 1;
                 let ticket = self.tickets;
-                if self.reader.ask(request(Whose::Ticket(ticket))) {
+                let asked = self.reader.ask(Request::File {
+                    proc_pid,
+                    mmap: mmap.clone(),
+                    whose: Whose::Ticket(ticket),
+                });
+                if asked {
                     Code::Ticket(ticket)
                 } else {
                     let (file, _) = self.files.opened(&mmap.file, &mmap.path, &Opened::No);
                     Code::File(file)
                 }
             }
+        }
+    }
+
+    /// Has a file opened where it was seen.
+    fn open(&mut self, proc_pid: u32, mmap: Mmap, file: FileId) {
+        let whose = Whose::Known(file);
+        let request = Request::File {
+            proc_pid,
+            mmap,
+            whose,
+        };
+        if !self.reader.ask(request) {
+            self.files.elsewhere(file);
         }
     }
 
@@ -433,6 +453,14 @@ impl AddressSpaces {
                     whose,
                     opened,
                 } => {
+                    if let (Whose::Known(file), Opened::No) = (whose, &opened) {
+                        if let Some((proc_pid, mmap)) = self.files.elsewhere(file) {
+                            if self.files.seen(file, proc_pid, &mmap) {
+                                self.open(proc_pid, mmap, file);
+                            }
+                        }
+                        continue;
+                    }
                     let (file, new) = match whose {
                         Whose::Known(file) => (file, self.files.settle(file, &opened)),
                         Whose::Ticket(_) => self.files.opened(&mmap.file, &mmap.path, &opened),
@@ -494,8 +522,19 @@ impl AddressSpaces {
         let Some(meanwhile) = wanted else {
             return;
         };
-        let Ok(maps) = maps else {
-            return;
+        let maps = match maps {
+            Ok(maps) => maps,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                // Its end may have been missed.
+                if let Some(space) = self.spaces.get_mut(&proc_pid) {
+                    space.ended.get_or_insert(asked);
+                }
+                return;
+            }
+            Err(_) => {
+                self.unread += 1;
+                return;
+            }
         };
         let mut new = Vec::with_capacity(maps.len());
         for (mmap, opened) in &maps {
@@ -619,7 +658,7 @@ impl AddressSpaces {
             .collect()
     }
 
-    /// Events were lost: what is mapped is read again, of all processes.
+    /// Events were lost ([`super::Counts`]): what is mapped is read again, of all processes.
     pub fn distrust(&mut self) {
         let all: Vec<u32> = self.spaces.keys().copied().collect();
         for proc_pid in all {
@@ -655,6 +694,11 @@ impl AddressSpaces {
     /// Requests to read maps or open files that have no answer yet.
     pub fn waiting(&self) -> usize {
         self.reader.waiting()
+    }
+
+    /// Times that the maps of a process could not be read although it was there.
+    pub fn unread(&self) -> u64 {
+        self.unread
     }
 
     fn sweep(&mut self, now: Nanos) {

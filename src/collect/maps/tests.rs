@@ -197,8 +197,10 @@ impl Watch {
         loop {
             let spaces = &mut self.spaces;
             if let Some(events) = &mut self.events {
-                events.read(|event| spaces.apply(&event));
-                assert_eq!(events.counts(), Counts::default());
+                if !events.read(|event| spaces.apply(&event)) {
+                    spaces.distrust();
+                }
+                assert_eq!(events.counts().broken, 0);
             }
             spaces.poll(clock::monotonic());
             if spaces.waiting() == 0 {
@@ -429,11 +431,11 @@ fn a_process_that_is_gone_already_has_names() {
 
 #[test]
 fn a_child_has_the_mappings_of_its_parent_until_it_becomes_another_program() {
-    let Some(mut watch) = Watch::with_events(false) else {
-        return;
-    };
     let dir = TempDir::new().unwrap();
     let Some(path) = Host::build(dir.path(), "host", "in_host") else {
+        return;
+    };
+    let Some(mut watch) = Watch::with_events(false) else {
         return;
     };
     watch.spaces.add(Pid(own()), own());
@@ -513,12 +515,12 @@ fn a_path_longer_than_the_kernel_can_say_is_no_harm() {
     let Some(plain) = library(dir.path(), "liba.so", "alpha") else {
         return;
     };
+    let host = Host::build(dir.path(), "host", "in_host").unwrap();
     let Some(mut watch) = Watch::with_events(false) else {
         return;
     };
     watch.spaces.add(Pid(own()), own());
     watch.settle();
-    let host = Host::build(dir.path(), "host", "in_host").unwrap();
     let mut host = Host::run(Command::new(host).current_dir(dir.path()));
     let size = fs::metadata(&plain).unwrap().len();
     let pc = pc_of(&plain, "alpha");
@@ -553,6 +555,29 @@ fn five_thousand_mappings_are_all_known() {
     let first = places.next().unwrap();
     assert!(matches!(first, Place::File(_)), "{first:?}");
     assert!(places.all(|place| place == first));
+}
+
+#[test]
+fn a_flood_of_mappings_is_noticed_when_some_are_lost() {
+    let dir = TempDir::new().unwrap();
+    let Some(plain) = library(dir.path(), "liba.so", "alpha") else {
+        return;
+    };
+    let Some(mut watch) = Watch::with_events(false) else {
+        return;
+    };
+    watch.spaces.add(Pid(own()), own());
+    watch.settle();
+    let memories: Vec<_> = (0..5000).map(|_| mapped_here(&plain)).collect();
+    watch.settle();
+    let counts = watch.events.as_ref().unwrap().counts();
+    assert!(counts.full > 0, "{counts:?}");
+    let inside = pc_of(&plain, "alpha") - AT;
+    let now = clock::monotonic();
+    let mut places = memories
+        .iter()
+        .map(|m| watch.find(own(), m.as_ptr() as u64 + inside, now));
+    assert!(places.all(|place| matches!(place, Place::File(_))));
 }
 
 #[test]
@@ -626,6 +651,7 @@ fn a_process_that_cannot_be_read_is_not_waited_for() {
     assert_eq!(watch.spaces.mappings(Pid(0x7fff_fff0)), None);
     watch.spaces.distrust();
     watch.settle();
+    assert_eq!(watch.spaces.unread(), 0, "it is gone, not hidden");
 }
 
 #[test]
