@@ -251,6 +251,7 @@ fn pieces(tail: u64, head: u64, size: usize) -> Option<[(usize, usize); 2]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::What;
     use super::*;
 
     #[test]
@@ -262,5 +263,27 @@ mod tests {
         assert_eq!(pieces(u64::MAX - 7, 8, 64), Some([(56, 8), (0, 8)]));
         assert_eq!(pieces(0, 65, 64), None);
         assert_eq!(pieces(1, 0, 64), None);
+    }
+
+    #[test]
+    fn events_later_than_the_start_of_a_reading_wait_for_the_next() {
+        let exit = |ts| MapEvent {
+            ts: Nanos(ts),
+            proc_pid: 7,
+            what: What::Exit,
+        };
+        let mut events = MmapEvents {
+            rings: Vec::new(),
+            counts: Counts::default(),
+            held: vec![exit(30), exit(10), exit(20)],
+            bytes: Vec::new(),
+            build_ids: true,
+        };
+        let mut seen = Vec::new();
+        events.deliver(Nanos(20), &mut |event| seen.push(event.ts.0));
+        assert_eq!(seen, [10, 20]);
+        events.held.push(exit(25));
+        events.deliver(Nanos(40), &mut |event| seen.push(event.ts.0));
+        assert_eq!(seen, [10, 20, 25, 30]);
     }
 }

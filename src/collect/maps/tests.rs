@@ -452,6 +452,34 @@ fn a_child_has_the_mappings_of_its_parent_until_it_becomes_another_program() {
 }
 
 #[test]
+fn a_fork_that_is_told_of_late_takes_nothing_away() {
+    let mut watch = Watch::without_events();
+    watch.spaces.add(Pid(own()), own());
+    watch.settle();
+    let marker = gdiag_test_marker as *const () as u64;
+    let now = clock::monotonic();
+    let place = watch.find(own(), marker, now);
+    let fork = |ts, proc_pid, parent| MapEvent {
+        ts,
+        proc_pid,
+        what: What::Fork { parent },
+    };
+    watch.spaces.apply(&fork(Nanos(1), own(), 0x7fff_fff1));
+    assert_eq!(watch.find(own(), marker, now), place);
+    // A child of ours has what we have, and a stranger with its pid later has not.
+    let child = 0x7fff_fff2;
+    watch.spaces.apply(&fork(now, child, own()));
+    watch.spaces.add(Pid(child), child);
+    assert_eq!(watch.find(child, marker, now), place);
+    assert_ne!(watch.find(child, marker, Nanos(now.0 - 1)), place);
+    let later = clock::monotonic();
+    watch.spaces.apply(&fork(later, child, 0x7fff_fff1));
+    watch.settle();
+    assert_eq!(watch.find(child, marker, now), place);
+    assert_eq!(watch.find(child, marker, later), Place::Unmapped);
+}
+
+#[test]
 fn another_mount_namespace_has_other_files_under_the_same_path() {
     let dir = TempDir::new().unwrap();
     let Some(path) = Host::build(dir.path(), "host", "in_host") else {
