@@ -16,6 +16,7 @@
  */
 #include "common.bpf.h"
 #include "unwind.h"
+#include "python.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -290,7 +291,7 @@ static __always_inline u8 to_caller(struct walk *w, struct gdiag_rule *rule, u64
 	}
 	/* A stack grows down, so its callers are above. */
 	if (cfa <= w->sp)
-		return GDIAG_CUT_UNSUPPORTED;
+		return GDIAG_CUT_UNREADABLE;
 	if (!read_word(&ra, cfa - 8))
 		return GDIAG_CUT_UNREADABLE;
 	if (rule->fp == GDIAG_FP_AT_CFA) {
@@ -321,6 +322,11 @@ static long walk_frame(u64 i, void *data)
 	u32 at = (u32)s->kernel + s->user, id;
 	u64 pc;
 
+	/* Where threads begin without a table that says so. */
+	if (!w->pc) {
+		w->cut = GDIAG_CUT_ROOT;
+		return 1;
+	}
 	if (s->user >= GDIAG_USER_DEPTH || at >= GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH) {
 		w->cut = GDIAG_CUT_DEPTH;
 		return 1;
@@ -423,11 +429,13 @@ static __always_inline void count_lost_stack(void)
 static __always_inline void end_sample(struct scratch *x)
 {
 	struct gdiag_sample *s = &x->sample;
-	u32 n = (u32)s->kernel + s->user + 2 * (u32)s->python, zero = 0;
+	u32 n, zero = 0;
 	struct stack_costs *c = bpf_map_lookup_elem(&costs, &zero);
 	void *ring = my_ring();
 	u64 size;
 
+	python_stack(s);
+	n = (u32)s->kernel + s->user + 2 * (u32)s->python;
 	if (n > GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
 		n = 0;
 	size = __builtin_offsetof(struct gdiag_sample, frames) + 8 * n;

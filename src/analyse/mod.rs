@@ -19,7 +19,9 @@ mod partition;
 mod quality;
 pub mod report;
 mod runqueue;
+mod sampled;
 mod series;
+pub mod stacks;
 mod sums;
 mod tables;
 #[cfg(test)]
@@ -160,38 +162,22 @@ fn explain_gpu(
 ) -> report::Gpu {
     let t = engine.t;
     let sound = trust.is_sound(t, gpu);
-    let explainer = Explainer {
-        engine,
-        gpu,
-        usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
-        min_gap: options.min_gap,
-        last_launcher: match usage.gaps.last() {
-            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
-            Some(_) | None => None,
-        },
-    };
+    let explainer = explainer(engine, gpu, usage, options.min_gap);
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, usage);
-    let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::new();
+    let mut sums = Sums::new(t);
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
-    let mut pieces: Vec<Piece> = Vec::new();
-    for (i, gap) in usage.gaps.iter().enumerate() {
-        let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
-        if !sound {
-            continue;
-        }
-        explainer.explain(gap, doubt, &mut pieces);
-        for piece in &pieces {
+    each_gap(&explainer, trust, usage, |i, pieces| {
+        for piece in pieces {
             sums.add(i, piece);
         }
         if listed.binary_search(&i).is_ok() {
-            lists.push((i, describe_gap(&explainer, gap, &pieces)));
+            let gap = &usage.gaps[i];
+            lists.push((i, describe_gap(&explainer, gap, pieces)));
         }
-    }
+    });
     lists.sort_by_key(|(i, _)| (std::cmp::Reverse(usage.gaps[*i].len()), *i));
     let idle: Nanos = usage.gaps.iter().map(Gap::len).sum();
-    let causes = sums.rows(t, idle);
+    let causes = sums.rows(idle);
     let explained: Nanos = causes
         .iter()
         .filter(|r| r.cause.is_explained())
@@ -228,6 +214,46 @@ fn explain_gpu(
     }
 }
 
+fn explainer<'a>(
+    engine: &'a Engine<'_>,
+    gpu: &'a Gpu,
+    usage: &busy::Usage,
+    min_gap: Nanos,
+) -> Explainer<'a> {
+    Explainer {
+        engine,
+        gpu,
+        usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
+        min_gap,
+        last_launcher: match usage.gaps.last() {
+            Some(gap) if gap.next.is_none() => last_launcher(engine.t, gpu),
+            Some(_) | None => None,
+        },
+    }
+}
+
+/// Hands the number and the pieces of every gap to `each`, in order of time; none, where idle
+/// time cannot be told.
+fn each_gap(
+    explainer: &Explainer<'_>,
+    trust: &Trust,
+    usage: &busy::Usage,
+    mut each: impl FnMut(usize, &[Piece]),
+) {
+    let (t, gpu) = (explainer.engine.t, explainer.gpu);
+    if !trust.is_sound(t, gpu) {
+        return;
+    }
+    let doubts = trust.doubts(t, gpu, usage);
+    let mut doubts = doubts.iter().peekable();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (i, gap) in usage.gaps.iter().enumerate() {
+        let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
+        explainer.explain(gap, doubt, &mut pieces);
+        each(i, &pieces);
+    }
+}
+
 /// Numbers of the gaps to list, in order of time.
 fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
     let mut long: Vec<usize> = (0..gaps.len())
@@ -255,14 +281,13 @@ fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> repor
     let t = explainer.engine.t;
     let ending = explainer.ending(gap);
     let dispatcher = explainer.dispatcher(gap);
-    let frames = |p: &Piece| t.names().stack(p.stack).map(str::to_string).collect();
     let parts = pieces.iter().map(|p| Part {
         start: p.start,
         end: p.end,
         cause: p.cause,
         who: p.who.map(|w| thread_ref(t, w)),
         what: p.what.text(t),
-        stack: frames(p),
+        stack: sampled::stack_of(t, p),
     });
     // The host's share ends where the device's own delay begins.
     let host_end = pieces
@@ -293,7 +318,7 @@ fn opened(t: &Timeline, call: &Call, thread: ThreadIdx) -> OpenedBy {
     OpenedBy {
         call: api::name(call.api()).into_owned(),
         who: thread_ref(t, t.who(thread, call.start)),
-        stack: Vec::new(),
+        stack: sampled::stack_of_call(t, call),
     }
 }
 

@@ -61,8 +61,9 @@ pub struct Plan {
     pub targets: Vec<u32>,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
-    /// User stacks are wanted: note for the programs of [`stacks`](super::stacks) who was off the CPU for long.
-    pub stacks: bool,
+    /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
+    /// the CPU for long.
+    pub stacks: Option<stacks::Plan>,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
     pub libbpf_messages: bool,
 }
@@ -134,7 +135,7 @@ impl Bpf {
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
         config.all = u8::from(plan.all);
-        config.stacks = u8::from(plan.stacks && stacks::can_see_waits(&vmlinux));
+        config.stacks = u8::from(plan.stacks.is_some() && stacks::can_see_waits(&vmlinux));
         config.shim_comm = const { comm(THREAD_NAME) };
         let config = *config;
         let skel = open.load().map_err(load_error)?;

@@ -220,6 +220,14 @@ impl Elf {
         Ok(())
     }
 
+    /// Where in the file the code at an address is.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let within = address.checked_sub(segment.address)?;
+            (within < segment.size).then_some(segment.offset + within)
+        })
+    }
+
     pub fn file(&self) -> &File {
         &self.file
     }

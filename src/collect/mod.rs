@@ -5,6 +5,7 @@ pub mod clock;
 pub mod elf;
 pub mod maps;
 pub mod process;
+pub mod python;
 pub mod shim_file;
 pub mod shims;
 pub mod stacks;

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
@@ -18,6 +17,9 @@ use memmap2::MmapMut;
 use perf_event_open_sys::bindings as perf;
 
 use crate::collect::bpf::{self, Bpf};
+use crate::collect::elf::Elf;
+use crate::collect::maps::{FileId, Mapping};
+use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
@@ -51,6 +53,19 @@ const fn size_of_mappings() -> usize {
     size_of::<types::gdiag_maps>() - std::mem::offset_of!(types::gdiag_maps, mappings)
 }
 
+/// The functions of the driver that start work on the device, and their variants for the default
+/// stream of a thread.
+const LAUNCHES: [&str; 8] = [
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchKernelEx_ptsz",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernel_ptsz",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+];
+
 /// Which stacks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -58,17 +73,6 @@ pub struct Plan {
     pub frequency: u32,
     /// One launch in so many, on every thread; 0 takes none, and then nothing is put into the driver.
     pub launch_one_in: u32,
-}
-
-/// A piece of executable memory of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    pub start: u64,
-    pub end: u64,
-    /// Address in the file = address in memory - bias.
-    pub bias: u64,
-    /// Number of the file, as given to [`Stacks::add_table`]; 0 for memory without one.
-    pub file: u32,
 }
 
 /// What the stacks cost so far.
@@ -89,13 +93,15 @@ pub struct Full;
 pub struct Stacks {
     skel: StacksSkel<'static>,
     links: Vec<Link>,
-    /// By device, inode and function offset: what was probed.
-    launch_links: HashMap<(u64, u64), Vec<Link>>,
+    /// In each driver: containers may have their own.
+    launch_links: HashMap<FileId, Vec<Link>>,
     shards: Vec<MmapMut>,
     /// Rows used of the last shard.
     rows: usize,
     /// Rules the kernel side knows.
     rules: usize,
+    /// How often a process was said to run Python.
+    pythons: u32,
     /// What this kernel cannot do, in words.
     pub missing: Vec<String>,
 }
@@ -177,6 +183,7 @@ impl Stacks {
             shards: Vec::new(),
             rows: 0,
             rules: 0,
+            pythons: 0,
             missing,
         })
     }
@@ -189,7 +196,8 @@ impl Stacks {
         value.extend_from_slice(&generation.to_ne_bytes());
         value.extend_from_slice(&u32::try_from(count).unwrap_or(0).to_ne_bytes());
         for m in &mappings[..count] {
-            for word in [m.start, m.end, m.bias, u64::from(m.file)] {
+            let file = m.file.map_or(0, |file| file.0);
+            for word in [m.start, m.end, m.bias, u64::from(file)] {
                 value.extend_from_slice(&word.to_ne_bytes());
             }
         }
@@ -204,8 +212,26 @@ impl Stacks {
             .context("cannot tell the BPF programs where a target has its code")
     }
 
+    /// Tells that `pid` runs Python: this interpreter, mapped with this bias. To be told anew
+    /// when the process executes another program.
+    pub fn set_python(&mut self, pid: Pid, interpreter: &Interpreter, bias: u64) -> Result<()> {
+        self.pythons += 1;
+        let value = interpreter.in_process(bias, self.pythons);
+        self.skel
+            .maps
+            .py_processes
+            .update(&pid.0.to_ne_bytes(), wire::as_bytes(&value), MapFlags::ANY)
+            .context("cannot tell the BPF programs of a Python process")
+    }
+
+    /// `pid` does not run Python, or no more.
+    pub fn forget_python(&self, pid: Pid) {
+        let _ = self.skel.maps.py_processes.delete(&pid.0.to_ne_bytes());
+    }
+
     /// The process is no more.
     pub fn forget(&self, pid: Pid) {
+        self.forget_python(pid);
         let _ = self.skel.maps.maps_of.delete(&pid.0.to_ne_bytes());
     }
 
@@ -222,7 +248,7 @@ impl Stacks {
     }
 
     /// Hands over the unwind table of a file. `rules` are those that the table was made with.
-    pub fn add_table(&mut self, file: u32, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
+    pub fn add_table(&mut self, file: FileId, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
         self.add_rules(rules);
         let mut keys = Vec::new();
         let mut values = Vec::new();
@@ -244,7 +270,7 @@ impl Stacks {
                 to.copy_from_slice(&row.to_ne_bytes());
             }
             self.rows += rows.len();
-            keys.extend_from_slice(&file.to_ne_bytes());
+            keys.extend_from_slice(&file.0.to_ne_bytes());
             keys.extend_from_slice(&page.number.to_ne_bytes());
             let shard = u32::try_from(self.shards.len() - 1)?;
             values.extend_from_slice(&shard.to_ne_bytes());
@@ -307,22 +333,25 @@ impl Stacks {
         Ok(Ok(()))
     }
 
-    /// Puts the probe for launches into these functions of the driver at `path`: offsets in the file.
-    /// It acts in every process that has the file mapped; others than targets return at once.
-    pub fn probe_launches(&mut self, file: (u64, u64), path: &Path, offsets: &[u64]) -> Result<()> {
+    /// Puts the probe for launches into the driver. It acts in every process that has the file
+    /// mapped; in others than targets it returns at once.
+    pub fn probe_launches(&mut self, file: FileId, driver: &Elf) -> Result<()> {
         if self.launch_links.contains_key(&file) {
             return Ok(());
         }
+        let path = format!("/proc/self/fd/{}", driver.file().as_raw_fd());
         let mut links = Vec::new();
-        for offset in offsets {
-            let offset = usize::try_from(*offset)?;
-            links.push(
-                self.skel
-                    .progs
-                    .launch
-                    .attach_uprobe(false, -1, path, offset)
-                    .with_context(|| format!("cannot probe {}", path.display()))?,
-            );
+        for name in LAUNCHES {
+            let Some(offset) = driver.symbol(name)?.and_then(|at| driver.offset_of(at)) else {
+                continue;
+            };
+            let link = self
+                .skel
+                .progs
+                .launch
+                .attach_uprobe(false, -1, &path, usize::try_from(offset)?)
+                .with_context(|| format!("cannot probe {name} of the driver"))?;
+            links.push(link);
         }
         self.launch_links.insert(file, links);
         Ok(())

@@ -5,7 +5,7 @@ use super::{bpf, stacks};
 /// A struct that a BPF program writes: integers only, so any bytes are a valid value.
 ///
 /// # Safety
-/// Implement only for `#[repr(C)]` structs of integers and arrays of integers.
+/// Implement only for `#[repr(C)]` structs of integers and arrays of integers, without padding.
 pub(crate) unsafe trait Wire: Copy {}
 
 /// The first `size_of::<T>()` bytes as a `T`, or `None` when there are fewer.
@@ -36,6 +36,12 @@ pub(crate) fn read_cut<T: Wire>(bytes: &[u8], least: usize) -> Option<Box<T>> {
     }
 }
 
+/// A struct for a BPF program to read, as it lies in memory. For those without padding.
+pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
+    // SAFETY: `value` is that long, and by the contract of `Wire` all of it are integers.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
 macro_rules! wire {
     ($($module:ident: $($name:ident)*;)*) => {$($(
         // SAFETY: generated from a C struct of integers and arrays of integers.
@@ -46,7 +52,7 @@ macro_rules! wire {
 wire! {
     bpf:
     gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_stall gdiag_signal gdiag_irq cpu_losses;
-    stacks: stack_costs gdiag_sample gdiag_pycode;
+    stacks: stack_costs gdiag_sample gdiag_pycode gdiag_py_process;
 }
 
 #[cfg(test)]

@@ -16,10 +16,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file, shims};
+use crate::collect::{clock, process, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
-use crate::pipeline::{Session, STEP};
+use crate::pipeline::Session;
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
 use crate::store::{Stats, StoreError, Writer};
 use crate::units::{Count, Nanos};
@@ -78,7 +78,10 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         all: options.target == Target::All,
         targets,
         wait_threshold: options.wait_threshold,
-        stacks: options.stacks.is_some(),
+        stacks: options.stacks.map(|stacks| stacks::Plan {
+            frequency: stacks.frequency,
+            launch_one_in: stacks.launch_one_in.unwrap_or(0),
+        }),
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -198,7 +201,7 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
-            next_step = now + STEP;
+            next_step = now + session.pause();
             last_step = clock::monotonic();
         }
         if now >= next_flush {

@@ -2,5 +2,6 @@
 
 pub mod clock;
 pub mod gpu;
+pub mod python;
 pub mod sched;
 pub mod stacks;

@@ -1,6 +1,7 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod pythons;
 mod resolver;
 mod stacks;
 
@@ -23,9 +24,13 @@ use crate::intern::Names;
 use crate::units::Nanos;
 
 use resolver::{News, Resolver};
+use stacks::UserStacks;
 
 /// How long between two steps of a [`Session`].
-pub const STEP: Nanos = Nanos::from_millis(100);
+const STEP: Nanos = Nanos::from_millis(100);
+
+/// While stacks wait for what is being read about a program that just began.
+const SHORT_STEP: Nanos = Nanos::from_millis(10);
 
 /// How long the shims may take to hand over their last records.
 const SHIM_PATIENCE: Duration = Duration::from_secs(2);
@@ -51,6 +56,7 @@ pub struct Session {
     alive: HashSet<Tid>,
     warnings: Vec<String>,
     more_warnings: u64,
+    missing: Vec<String>,
     pub seen: Seen,
 }
 
@@ -83,6 +89,14 @@ impl Session {
         let batch = Rc::new(RefCell::new(Batch::default()));
         let sent = Rc::clone(&batch);
         let bpf = Bpf::start(plan, move |bytes| sent.borrow_mut().add(bytes))?;
+        let mut missing = bpf.missing.clone();
+        if let Some(stacks) = plan.stacks {
+            match UserStacks::start(stacks, !plan.all, &bpf) {
+                Ok(user) => lookup.user = user,
+                Err(e) => missing.push(format!("user stacks ({e:#})")),
+            }
+            missing.extend_from_slice(lookup.user.missing());
+        }
         let mut session = Session {
             bpf,
             batch,
@@ -95,6 +109,7 @@ impl Session {
             alive: HashSet::new(),
             warnings: Vec::new(),
             more_warnings: 0,
+            missing,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -110,6 +125,15 @@ impl Session {
         self.bpf.epoll_fd()
     }
 
+    /// How long to wait before the next step.
+    pub fn pause(&self) -> Nanos {
+        if self.lookup.user.is_preparing() {
+            SHORT_STEP
+        } else {
+            STEP
+        }
+    }
+
     /// Whether anything of the target still runs, as far as has been read.
     pub fn targets_alive(&self) -> bool {
         !self.alive.is_empty()
@@ -117,7 +141,7 @@ impl Session {
 
     /// What this kernel cannot tell.
     pub fn missing_probes(&self) -> &[String] {
-        &self.bpf.missing
+        &self.missing
     }
 
     /// What a person should know about this recording.
@@ -158,11 +182,13 @@ impl Session {
         self.kernel_events(sink)?;
         self.clock(sink);
         self.drain_shims(sink);
+        self.lookup.user.names(&mut self.names, sink);
         self.kernel_losses(sink)
     }
 
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        self.lookup.user.stop();
         // Also finds the shims that came last.
         self.kernel_events(sink)?;
         self.shims.release();
@@ -186,6 +212,13 @@ impl Session {
         }
         self.kernel_events(sink)?;
         self.kernel_losses(sink)?;
+        let mut warnings = Vec::new();
+        self.lookup
+            .user
+            .finish(&mut self.names, sink, &mut |warning| warnings.push(warning));
+        for warning in warnings {
+            self.warn(warning);
+        }
         let malformed = self.gpu.malformed + self.batch.borrow().malformed;
         if malformed > 0 {
             self.warn(format!(
@@ -217,6 +250,7 @@ impl Session {
 
     fn kernel_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         let limit = self.bpf.read()?;
+        self.lookup.user.update()?;
         let (gpu, seen, alive) = (&mut self.gpu, &mut self.seen, &mut self.alive);
         self.batch.borrow_mut().take_until(
             limit,

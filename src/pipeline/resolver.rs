@@ -69,7 +69,10 @@ impl Lookup for Resolver {
         let user = self.user.stack(raw, names, sink);
         let gil = raw
             .gil_holder
-            .and_then(|tid| self.inner_tids.get(&(raw.pid, tid)).copied());
+            .map(|tid| {
+                let known = self.inner_tids.get(&(raw.pid, tid));
+                known.copied().unwrap_or(Tid(tid))
+            });
         Sample {
             ts: raw.ts,
             tid: raw.tid,
@@ -126,9 +129,13 @@ impl Lookup for Resolver {
         let renamed = task.reason == TaskReason::Rename;
         if leader && !renamed && !task.kthread {
             self.described.push((task.pid, proc_pid));
+            self.user.task(task, proc_pid);
         }
         if !task.target {
             return;
+        }
+        if task.ns_tid != task.tid {
+            self.inner_tids.insert((task.pid, task.ns_tid.0), task.tid);
         }
         if task.reason == TaskReason::Exec {
             self.news.push(News::Exec { pid: task.pid });
@@ -142,6 +149,8 @@ impl Lookup for Resolver {
     fn exit(&mut self, exit: &Exit) {
         self.proc_tids.remove(&exit.tid);
         if exit.tid.0 == exit.pid.0 {
+            self.user.exit(exit.pid, exit.ts);
+            self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
         }
     }

@@ -8,16 +8,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::collect::bpf::Bpf;
-use crate::collect::stacks::{self, Stacks};
+use crate::collect::clock;
+use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
+use crate::collect::stacks::{self, Costs, Stacks};
+use crate::collect::tables::TableMaker;
+use crate::decode::python;
 use crate::decode::stacks::RawSample;
-use crate::event::{CallStackId, Cut, Event};
+use crate::event::{
+    CallStackId, Cut, Define, Event, Frame, FrameId, Function, Pid, Task, TaskReason,
+};
 use crate::intern::{CallStacks, Frames, Names};
+use crate::pipeline::pythons::Pythons;
+use crate::symbolize::user::{Answer, UserSymbols};
 use crate::units::Nanos;
+
+/// Names may take this long after the end of a recording; then addresses stay.
+const NAMES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Of the time of one CPU, what the stacks of launches may take: beyond it fewer are taken.
+const LAUNCH_BUDGET: f64 = 0.01;
 
 /// Stacks, when they are taken.
 #[derive(Debug, Default)]
@@ -29,19 +44,61 @@ pub(super) struct UserStacks {
 struct On {
     stacks: Stacks,
     plan: stacks::Plan,
+    /// The tables of all that a target has mapped are made before a stack needs them; else those of a
+    /// process when its first stack is wanted: of all the processes of a machine, most never run.
+    eager: bool,
+    /// Processes whose tables are made.
+    needed: HashSet<Pid>,
+    events: Option<MmapEvents>,
+    spaces: AddressSpaces,
+    proc_pids: HashMap<Pid, u32>,
+    tables: TableMaker,
+    /// Files of which a table was asked for.
+    asked: HashSet<FileId>,
+    /// Until the end.
+    symbols: Option<UserSymbols>,
     frames: Frames,
     call_stacks: CallStacks,
+    pythons: Pythons,
+    /// Tables that did not fit.
+    left_out: u64,
+    budget: Budget,
 }
 
 impl UserStacks {
-    pub(super) fn start(plan: stacks::Plan, bpf: &Bpf) -> Result<UserStacks> {
-        let stacks = Stacks::start(&plan, bpf)?;
+    pub(super) fn start(plan: stacks::Plan, eager: bool, bpf: &Bpf) -> Result<UserStacks> {
+        let mut stacks = Stacks::start(&plan, bpf)?;
+        let events = match MmapEvents::open() {
+            Ok(events) => Some(events),
+            Err(e) => {
+                stacks.missing.push(format!(
+                    "events of new mappings ({e}): libraries loaded later are noticed late"
+                ));
+                None
+            }
+        };
+        let spaces = AddressSpaces::new(maps::Options {
+            everything: !eager,
+            events: events.is_some(),
+        })
+        .context("cannot start a thread")?;
         Ok(UserStacks {
             on: Some(On {
+                budget: Budget::new(plan.launch_one_in),
                 stacks,
                 plan,
+                eager,
+                needed: HashSet::new(),
+                events,
+                spaces,
+                proc_pids: HashMap::new(),
+                tables: TableMaker::start().context("cannot start a thread")?,
+                asked: HashSet::new(),
+                symbols: Some(UserSymbols::start().context("cannot start a thread")?),
                 frames: Frames::default(),
                 call_stacks: CallStacks::default(),
+                pythons: Pythons::default(),
+                left_out: 0,
             }),
         })
     }
@@ -52,8 +109,100 @@ impl UserStacks {
         Nanos(1_000_000_000 / u64::from(frequency.max(1)))
     }
 
+    /// Maps or tables are being read that stacks need.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.on
+            .as_ref()
+            .is_some_and(|on| on.tables.pending > 0 || on.spaces.waiting() > 0)
+    }
+
     pub(super) fn missing(&self) -> &[String] {
         self.on.as_ref().map_or(&[], |on| &on.stacks.missing)
+    }
+
+    /// The first thread of a process appeared or changed.
+    pub(super) fn task(&mut self, task: &Task, proc_pid: u32) {
+        let Some(on) = self.on.as_mut().filter(|_| task.target) else {
+            return;
+        };
+        on.proc_pids.insert(task.pid, proc_pid);
+        match task.reason {
+            TaskReason::Seen | TaskReason::New { .. } => {
+                if on.eager {
+                    on.needed.insert(task.pid);
+                    on.spaces.add(task.pid, proc_pid);
+                }
+            }
+            TaskReason::Exec => on.spaces.note_exec(task.pid, task.ts),
+            TaskReason::Rename => {}
+        }
+    }
+
+    pub(super) fn exit(&mut self, pid: Pid, ts: Nanos) {
+        if let Some(on) = &mut self.on {
+            on.spaces.note_exit(pid, ts);
+            on.proc_pids.remove(&pid);
+            on.needed.remove(&pid);
+            on.pythons.forget(pid);
+            on.stacks.forget(pid);
+        }
+    }
+
+    /// Takes note of everything that is mapped by now. Before samples are looked at.
+    pub(super) fn update(&mut self) -> Result<()> {
+        match &mut self.on {
+            Some(on) => on.update(),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands out the names that were found since.
+    pub(super) fn names(&mut self, names: &mut Names, sink: &mut dyn FnMut(Event)) {
+        if let Some(on) = &mut self.on {
+            let found = on.symbols.as_mut().map(UserSymbols::answers);
+            define(found.unwrap_or_default(), names, sink);
+        }
+    }
+
+    /// Takes no more stacks, and waits for the names of those that were taken. What is worth telling
+    /// goes to `warn`.
+    pub(super) fn finish(
+        &mut self,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+        warn: &mut dyn FnMut(String),
+    ) {
+        let Some(on) = &mut self.on else { return };
+        let Some(symbols) = on.symbols.take() else {
+            return;
+        };
+        let (found, without) = symbols.finish(NAMES_PATIENCE);
+        define(found, names, sink);
+        if without > 0 {
+            warn(format!(
+                "{without} places in stacks have no name: looking them up took too long"
+            ));
+        }
+        if on.left_out > 0 {
+            warn(format!(
+                "the unwind tables of {} files had no room: stacks through them are cut",
+                on.left_out
+            ));
+        }
+        let lost = on.stacks.costs().map_or(0, |costs| costs.lost);
+        if lost > 0 {
+            warn(format!("{lost} stacks were lost"));
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        if let Some(on) = &mut self.on {
+            on.stacks.stop();
+        }
+    }
+
+    pub(super) fn costs(&self) -> Option<Costs> {
+        self.on.as_ref()?.stacks.costs().ok()
     }
 
     pub(super) fn stack(
@@ -62,12 +211,217 @@ impl UserStacks {
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
     ) -> CallStackId {
-        let Some(on) = &mut self.on else {
-            return CallStackId(0);
-        };
-        on.call_stacks.stack(Vec::new(), Some(Cut::NotYet), sink)
+        match &mut self.on {
+            Some(on) => on.stack(raw, names, sink),
+            None => CallStackId(0),
+        }
     }
 
-    pub(super) fn py_code(&mut self, code: &stacks::types::gdiag_pycode) {
+    pub(super) fn py_code(&mut self, record: &stacks::types::gdiag_pycode) {
+        if let Some(on) = &mut self.on {
+            on.pythons.code(record);
+        }
+    }
+}
+
+impl On {
+    fn update(&mut self) -> Result<()> {
+        let now = clock::monotonic();
+        if let Some(events) = &mut self.events {
+            let spaces = &mut self.spaces;
+            let lost = events.counts().lost;
+            events.read(|event| spaces.apply(&event));
+            if events.counts().lost > lost {
+                self.spaces.distrust();
+            }
+        }
+        for pid in self.stacks.wanted() {
+            if let Some(&proc_pid) = self.proc_pids.get(&pid) {
+                if self.needed.insert(pid) || self.spaces.generation(pid) == 0 {
+                    self.spaces.add(pid, proc_pid);
+                }
+            }
+        }
+        self.spaces.poll(now);
+        for pid in self.spaces.changed() {
+            if !self.needed.contains(&pid) {
+                continue;
+            }
+            let Some(mappings) = self.spaces.mappings(pid) else {
+                continue;
+            };
+            for file in mappings.iter().filter_map(|m| m.file) {
+                if self.asked.contains(&file) {
+                    continue;
+                }
+                if let Some(elf) = self.spaces.files().elf(file) {
+                    self.asked.insert(file);
+                    if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
+                        self.stacks.probe_launches(file, &elf)?;
+                    }
+                    self.tables.ask(file, elf, self.spaces.files().path(file));
+                }
+            }
+            let generation = self.spaces.generation(pid);
+            self.stacks.set_maps(pid, generation, &mappings)?;
+            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+        }
+        let mut failure = None;
+        let mut interpreters = Vec::new();
+        let (stacks, left_out) = (&mut self.stacks, &mut self.left_out);
+        while self
+            .tables
+            .take(|made, rules| {
+                interpreters.extend(made.interpreter.map(|i| (made.file, i)));
+                let Ok(table) = &made.table else { return };
+                match stacks.add_table(made.file, table, rules) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(stacks::Full)) => *left_out += 1,
+                    Err(e) => failure = Some(e),
+                }
+            })
+            .is_some()
+        {}
+        for (file, interpreter) in interpreters {
+            self.pythons.add(file, interpreter);
+            for &pid in &self.needed {
+                if let Some(mappings) = self.spaces.mappings(pid) {
+                    self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                }
+            }
+        }
+        if let Some(one_in) = self.budget.next(now, self.stacks.costs()?) {
+            self.stacks.set_launch_one_in(one_in);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn stack(
+        &mut self,
+        raw: &RawSample,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+    ) -> CallStackId {
+        let mut cut = raw.cut;
+        let mut places = Vec::with_capacity(raw.user.len());
+        for address in &raw.user {
+            match self.spaces.find(raw.pid, address.inside(), raw.ts) {
+                // The walk went on by mappings that were out of date: from here on it is not true.
+                Place::NotYet => {
+                    cut = Some(Cut::NotYet);
+                    break;
+                }
+                Place::Unmapped => {
+                    cut = Some(Cut::Unmapped);
+                    break;
+                }
+                place @ (Place::File(_) | Place::Anonymous) => places.push((place, address)),
+            }
+        }
+        let merged = self.pythons.merge(raw, &places, cut.is_none());
+        let frames = merged
+            .iter()
+            .map(|place| match *place {
+                python::Place::Native(i) => {
+                    let (place, address) = places[i];
+                    self.native(place, address.inside(), names, sink)
+                }
+                python::Place::Python(i) => {
+                    let frame = self.pythons.frame(raw.pid, raw.python[i], names, sink);
+                    self.frames.frame(frame, sink).0
+                }
+            })
+            .collect();
+        self.call_stacks.stack(frames, cut, sink)
+    }
+
+    fn native(
+        &mut self,
+        place: Place,
+        pc: u64,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+    ) -> FrameId {
+        let Place::File(mapped) = place else {
+            let frame = Frame::Anonymous { address: pc };
+            return self.frames.frame(frame, sink).0;
+        };
+        let files = self.spaces.files();
+        let frame = Frame::Native {
+            module: names.name(files.path(mapped.file), sink),
+            build_id: names.name(&files.build_id(mapped.file).to_string(), sink),
+            address: mapped.address,
+        };
+        let (id, new) = self.frames.frame(frame, sink);
+        if new {
+            if let (Some(elf), Some(symbols)) = (files.elf(mapped.file), &mut self.symbols) {
+                symbols.ask(id, mapped.file, elf, mapped.address);
+            }
+        }
+        id
+    }
+}
+
+/// The library through which all launches go.
+fn is_driver(path: &str) -> bool {
+    path.rsplit('/')
+        .next()
+        .is_some_and(|name| name.starts_with("libcuda.so"))
+}
+
+/// Keeps what launches cost within bounds.
+#[derive(Debug)]
+struct Budget {
+    /// What was asked for; 0 when no launches are.
+    asked: u32,
+    now: u32,
+    last: Option<(Nanos, Costs)>,
+}
+
+impl Budget {
+    fn new(asked: u32) -> Budget {
+        Budget {
+            asked,
+            now: asked,
+            last: None,
+        }
+    }
+
+    /// A new rate, when it is to change.
+    fn next(&mut self, now: Nanos, costs: Costs) -> Option<u32> {
+        let (then, before) = self.last.replace((now, costs))?;
+        if self.asked == 0 {
+            return None;
+        }
+        let spent = costs.time.saturating_sub(before.time);
+        let share = spent.share_of(now.saturating_sub(then));
+        let next = if share > LAUNCH_BUDGET {
+            self.now.saturating_mul(2)
+        } else if share < LAUNCH_BUDGET / 4.0 {
+            (self.now / 2).max(self.asked)
+        } else {
+            self.now
+        };
+        let changed = next != self.now;
+        self.now = next;
+        changed.then_some(next)
+    }
+}
+
+/// Hands out what was found.
+fn define(found: Vec<Answer>, names: &mut Names, sink: &mut dyn FnMut(Event)) {
+    for (frame, functions) in found {
+        if functions.is_empty() {
+            continue;
+        }
+        let functions = functions
+            .into_iter()
+            .map(|f| Function {
+                name: names.name(&f.name, sink),
+                file: names.name(&f.file, sink),
+                line: f.line,
+            })
+            .collect();
+        sink(Event::Define(Define::Functions { frame, functions }));
     }
 }

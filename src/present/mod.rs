@@ -4,13 +4,15 @@
 //! all pass [`page`], which makes them harmless; JSON is written by a serializer only.
 #![forbid(unsafe_code)]
 
+pub mod flame;
 pub mod json;
-pub mod names;
 pub mod page;
 pub mod report;
 pub mod style;
 pub mod table;
 pub mod text;
+
+pub use crate::demangle as names;
 
 #[cfg(test)]
 mod sample;

@@ -4,5 +4,6 @@ mod device;
 mod gaps;
 mod host;
 mod random;
-mod story;
+mod sampled;
+pub(super) mod story;
 mod trust;

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The Python frames of the current thread, read from the interpreter's own structures while the
+ * thread is held at the event: nothing changes them meanwhile.
+ *
+ *   fs base --thread list of each interpreter--> thread state --> frame --previous--> frame ...
+ *   frame --> code object (its address is the name of it here), instruction
+ *
+ * User space learns what a code object is by a record of its own, at its first sight.
+ *
+ * Every read may fail, and every address may be anything: memory of a program that is broken, or
+ * that is not what it seems. Then there are fewer frames; see enum gdiag_py_cut.
+ *
+ * Include it after the kernel's types, the BPF helpers and events.h, and after my_ring(),
+ * wakeup_flags() and count_lost_record(), which say how a record is sent.
+ */
+#ifndef GDIAG_PYTHON_BPF_H
+#define GDIAG_PYTHON_BPF_H
+
+#include "python.h"
+
+#define PY_MAX_PROCESSES 16384
+/* Threads and interpreters that are looked at for the state of a thread. */
+#define PY_SEARCH_STEPS 544
+#define PY_FRAME_WORDS (GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
+/* Values of `owner` from here on are frames of C, see enum gdiag_py_frames. */
+#define PY_OWNED_BY_C 3
+/* Longer texts and tables are no code object's. */
+#define PY_MAX_LENGTH (1 << 24)
+
+/* By tgid. Written by gdiag. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PY_MAX_PROCESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct gdiag_py_process);
+} py_processes SEC(".maps");
+
+/* Where the state of a thread was when it was last looked for; by tid. */
+struct py_thread {
+	u64 state;
+	u64 interp;
+	u32 process; /* gdiag_py_process.id */
+	u32 pad;
+};
+
+/* Not task storage: that allocates memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct py_thread);
+} py_threads SEC(".maps");
+
+struct py_code_key {
+	u64 code;
+	u32 process; /* gdiag_py_process.id */
+	u32 pad;
+};
+
+/* The code objects that user space knows, each with a fingerprint: another may take its address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct py_code_key);
+	__type(value, u64);
+} py_codes SEC(".maps");
+
+struct py_scratch {
+	u32 busy;
+	u32 pad;
+	struct gdiag_pycode rec;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct py_scratch);
+} py_scratches SEC(".maps");
+
+const struct gdiag_pycode *unused_py_code;
+const struct gdiag_py_process *unused_py_process;
+const struct gdiag_py_enums *unused_py_enums;
+
+/* Fields of the kernel's task that vmlinux.h leaves out. */
+struct thread_struct___py {
+	unsigned long fsbase;
+} __attribute__((preserve_access_index));
+
+struct task_struct___py {
+	struct thread_struct___py thread;
+} __attribute__((preserve_access_index));
+
+static __always_inline bool py_read(void *to, u32 size, u64 from)
+{
+	return !bpf_probe_read_user(to, size, (void *)from);
+}
+
+/* What a search for the state of a thread needs, and what it found. */
+struct py_search {
+	const struct gdiag_py_process *process;
+	u64 pthread;
+	u64 interp; /* whose list is being walked; 0: none yet */
+	u64 state;  /* the next one to look at; 0: on to the next interpreter */
+	u64 found;
+	u64 found_interp;
+	u64 frame; /* of the found one */
+	u32 cut;
+	u32 pad;
+};
+
+/* The innermost frame of a thread; 0 when it runs no Python. */
+static __always_inline bool py_innermost(const struct gdiag_py_process *p, u64 state, u64 *frame)
+{
+	if (!py_read(frame, sizeof(*frame), state + p->at.thread_frame))
+		return false;
+	if (p->features & GDIAG_PY_CFRAME)
+		return py_read(frame, sizeof(*frame), *frame + p->at.cframe_frame);
+	return true;
+}
+
+/* Looks at one thread state, or goes to the next interpreter. */
+static long py_search_step(u64 i, void *data)
+{
+	struct py_search *f = data;
+	const struct gdiag_py_process *p = f->process;
+	u64 pthread, frame, state = f->state;
+
+	if (!state) {
+		u64 from = f->interp ? f->interp + p->at.interp_next : p->runtime + p->at.runtime_interpreters;
+
+		if (!py_read(&f->interp, sizeof(f->interp), from))
+			goto unreadable;
+		if (!f->interp)
+			return 1;
+		if (!py_read(&f->state, sizeof(f->state), f->interp + p->at.interp_threads))
+			goto unreadable;
+		return 0;
+	}
+	if (!py_read(&pthread, sizeof(pthread), state + p->at.thread_id) ||
+	    !py_read(&f->state, sizeof(f->state), state + p->at.thread_next))
+		goto unreadable;
+	if (pthread != f->pthread)
+		return 0;
+	if (!py_innermost(p, state, &frame))
+		goto unreadable;
+	/*
+	 * A thread has a state in each interpreter that it was in. The newest interpreter is
+	 * first in the list, so the first state with frames is where it is now.
+	 */
+	if (!f->found || frame) {
+		f->found = state;
+		f->found_interp = f->interp;
+		f->frame = frame;
+	}
+	return frame != 0;
+unreadable:
+	f->cut = GDIAG_PY_UNREADABLE;
+	return 1;
+}
+
+/*
+ * Where the state was the last time, when it is still that of this thread and has frames. With
+ * a second interpreter only a search tells which of its states the thread uses.
+ */
+static __always_inline bool py_known(struct py_search *f, u32 tid)
+{
+	const struct gdiag_py_process *p = f->process;
+	struct py_thread *known = bpf_map_lookup_elem(&py_threads, &tid);
+	u64 pthread, interp, first, next, state;
+
+	if (!known || known->process != p->id)
+		return false;
+	state = known->state;
+	if (!py_read(&pthread, sizeof(pthread), state + p->at.thread_id) || pthread != f->pthread ||
+	    !py_read(&interp, sizeof(interp), state + p->at.thread_interp) || interp != known->interp ||
+	    !py_read(&first, sizeof(first), p->runtime + p->at.runtime_interpreters) || first != interp ||
+	    !py_read(&next, sizeof(next), interp + p->at.interp_next) || next ||
+	    !py_innermost(p, state, &f->frame) || !f->frame)
+		return false;
+	f->found = state;
+	f->found_interp = interp;
+	return true;
+}
+
+/* The tid of the thread that holds the lock of this interpreter; 0: nobody, or it is not known. */
+static __always_inline u32 py_lock_holder(const struct gdiag_py_process *p, u64 interp)
+{
+	u64 gil = p->runtime, holder, tid;
+	u32 locked;
+
+	if (!(p->features & GDIAG_PY_NATIVE_ID))
+		return 0;
+	if (p->features & GDIAG_PY_GIL_INTERP) {
+		if (!py_read(&gil, sizeof(gil), interp + p->at.interp_gil) || !gil)
+			return 0;
+	}
+	if (!py_read(&locked, sizeof(locked), gil + p->at.gil_locked) || locked != 1)
+		return 0;
+	if (!py_read(&holder, sizeof(holder), gil + p->at.gil_holder) || !holder)
+		return 0;
+	if (!py_read(&tid, sizeof(tid), holder + p->at.thread_native_id))
+		return 0;
+	return tid;
+}
+
+/* What tells a code object from another one at the same address. */
+struct py_code {
+	u64 address;
+	u64 filename;
+	u64 name;
+	u64 lines;
+	u32 first_line;
+	u32 pad;
+};
+
+static __always_inline bool py_read_code(const struct gdiag_py_process *p, struct py_code *c)
+{
+	return py_read(&c->filename, sizeof(c->filename), c->address + p->at.code_filename) &&
+	       py_read(&c->name, sizeof(c->name), c->address + p->at.code_name) &&
+	       py_read(&c->lines, sizeof(c->lines), c->address + p->at.code_lines) &&
+	       py_read(&c->first_line, sizeof(c->first_line), c->address + p->at.code_first_line);
+}
+
+static __always_inline u64 py_fingerprint(const struct py_code *c)
+{
+	u64 h = c->filename;
+
+	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->name;
+	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->lines;
+	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->first_line;
+	return h ^ (h >> 29);
+}
+
+/*
+ * Copies at most GDIAG_PY_TEXT bytes of a str object to `at` in the record's bytes. Returns how
+ * many, and above bit 16 its kind as in gdiag_pycode, 0: unreadable.
+ *
+ * Not static, nor are the others below: so the verifier looks at them once, and not again on each
+ * path that leads to them.
+ */
+__noinline u32 py_text(const struct gdiag_py_process *p, u64 text, struct gdiag_pycode *r, u32 at)
+{
+	u32 state, kind, ascii;
+	u64 length;
+
+	if (!p || !r || at > GDIAG_PY_TEXT)
+		return 0;
+	if (!py_read(&length, sizeof(length), text + p->at.text_length) || length > PY_MAX_LENGTH ||
+	    !py_read(&state, sizeof(state), text + p->at.text_state))
+		return 0;
+	/*
+	 * Bit fields: how it is interned, bytes per character (3 bits), compact, ASCII. The first
+	 * has 2 bits, or 16 in some releases of 3.14, with no more than 2 of them in use.
+	 */
+	state >>= state & 0xfffc ? 2 : 16;
+	kind = state & 7;
+	ascii = state >> 4 & 1;
+	/* The characters of one that is not compact are elsewhere; no compiler makes such names. */
+	if ((kind != 1 && kind != 2 && kind != 4) || !(state >> 3 & 1))
+		return 0;
+	length *= kind;
+	if (length > GDIAG_PY_TEXT)
+		length = GDIAG_PY_TEXT;
+	if (!py_read(r->bytes + at, length, text + (ascii ? p->at.text_ascii : p->at.text_compact)))
+		return 0;
+	return (ascii ? kind : kind + 16) << 16 | length;
+}
+
+/*
+ * Tells user space what a code object is. Returns 0 when the record is on its way.
+ */
+__noinline int py_send_code(const struct gdiag_py_process *p, const struct py_code *c, const struct gdiag_sample *s)
+{
+	u32 zero = 0, at, text;
+	struct py_scratch *x = bpf_map_lookup_elem(&py_scratches, &zero);
+	struct gdiag_pycode *r;
+	u64 size;
+	void *ring;
+	int err = -1;
+
+	if (!x || !p || !c || !s)
+		return -1;
+	/* Another program was interrupted here. The next sight of this code object will do. */
+	if (__sync_lock_test_and_set(&x->busy, 1))
+		return -1;
+	r = &x->rec;
+	r->hdr.type = GDIAG_REC_PYCODE;
+	r->hdr.tid = s->hdr.tid;
+	/* The same time as the sample's: it comes before it, and is needed for it. */
+	r->hdr.ts_ns = s->hdr.ts_ns;
+	r->code = c->address;
+	r->pid = s->pid;
+	r->first_line = c->first_line;
+	text = py_text(p, c->filename, r, 0);
+	r->file_kind = text >> 16;
+	r->file_len = at = text & 0xffff;
+	text = py_text(p, c->name, r, at);
+	r->name_kind = text >> 16;
+	r->name_len = text & 0xffff;
+	at += text & 0xffff;
+	if (at > 2 * GDIAG_PY_TEXT)
+		at = 2 * GDIAG_PY_TEXT;
+	r->lines_len = 0;
+	r->lines_cut = 0;
+	if (py_read(&size, sizeof(size), c->lines + p->at.bytes_size) && size <= PY_MAX_LENGTH) {
+		if (size > GDIAG_PY_LINES) {
+			size = GDIAG_PY_LINES;
+			r->lines_cut = 1;
+		}
+		if (py_read(r->bytes + at, size, c->lines + p->at.bytes_data))
+			r->lines_len = size;
+	}
+	size = __builtin_offsetof(struct gdiag_pycode, bytes) + at + r->lines_len;
+	if (size > sizeof(*r))
+		size = sizeof(*r);
+	ring = my_ring();
+	if (ring)
+		err = bpf_ringbuf_output(ring, r, size, wakeup_flags(ring));
+	__sync_lock_test_and_set(&x->busy, 0);
+	if (err)
+		count_lost_record();
+	return err;
+}
+
+struct py_walk {
+	const struct gdiag_py_process *process;
+	struct gdiag_sample *sample;
+	u64 frame;
+	u32 base; /* index of the first Python frame in frames[] */
+	u32 pad;
+};
+
+/* The last frame that was found is the outermost of its call of the evaluation loop. */
+static __always_inline void py_mark_entry(struct gdiag_sample *s, u32 base)
+{
+	u32 at = base + 2 * (u32)s->python - 1;
+
+	if (s->python && at < PY_FRAME_WORDS)
+		s->frames[at] |= (u64)GDIAG_PY_ENTRY << 32;
+}
+
+/* The offset of a frame's instruction in its bytecode, in bytes; -1 before the first. */
+static __always_inline bool py_instr(const struct gdiag_py_process *p, u64 frame, u64 code, s32 *instr)
+{
+	u64 pointer;
+	s64 offset;
+
+	if (p->instr != GDIAG_PY_INSTR_POINTER) {
+		if (!py_read(instr, sizeof(*instr), frame + p->at.frame_instr))
+			return false;
+		if (p->instr == GDIAG_PY_INSTR_UNITS && *instr > 0)
+			*instr *= 2;
+	} else {
+		if (!py_read(&pointer, sizeof(pointer), frame + p->at.frame_instr))
+			return false;
+		offset = pointer - (code + p->at.code_bytecode);
+		*instr = offset < 0 || offset > PY_MAX_LENGTH ? -1 : offset;
+	}
+	if (*instr < 0)
+		*instr = -1;
+	return true;
+}
+
+/* One frame of the interpreter. */
+static long py_walk_step(u64 i, void *data)
+{
+	struct py_walk *w = data;
+	const struct gdiag_py_process *p = w->process;
+	struct gdiag_sample *s = w->sample;
+	struct py_code_key key = {};
+	struct py_code code = {};
+	u64 frame = w->frame, fingerprint, *known;
+	u32 base = w->base, at;
+	u8 owner = 0;
+	s32 instr;
+
+	if (!frame) {
+		s->py_cut = GDIAG_PY_ROOT;
+		return 1;
+	}
+	if (!py_read(&w->frame, sizeof(w->frame), frame + p->at.frame_previous))
+		goto unreadable;
+	if (p->frames != GDIAG_PY_FRAMES_SINGLE && !py_read(&owner, sizeof(owner), frame + p->at.frame_owner))
+		goto unreadable;
+	if (p->frames == GDIAG_PY_FRAMES_SHIMS && owner >= PY_OWNED_BY_C) {
+		py_mark_entry(s, base);
+		return 0;
+	}
+	if (!py_read(&code.address, sizeof(code.address), frame + p->at.frame_code))
+		goto unreadable;
+	/* From 3.14 on the low bits tell how the reference is counted. */
+	code.address &= ~7ull;
+	if (!code.address || !py_read_code(p, &code) || !py_instr(p, frame, code.address, &instr))
+		goto unreadable;
+	/* The code that runs between a class and its __init__ is no function of the program: its file is its name. */
+	if (p->frames == GDIAG_PY_FRAMES_SHIMS && code.filename == code.name)
+		return 0;
+	at = base + 2 * (u32)s->python;
+	if (s->python >= GDIAG_PY_DEPTH_MAX || at >= PY_FRAME_WORDS - 1) {
+		s->py_cut = GDIAG_PY_DEPTH;
+		return 1;
+	}
+	key.code = code.address;
+	key.process = p->id;
+	fingerprint = py_fingerprint(&code);
+	known = bpf_map_lookup_elem(&py_codes, &key);
+	if ((!known || *known != fingerprint) && !py_send_code(p, &code, s))
+		bpf_map_update_elem(&py_codes, &key, &fingerprint, BPF_ANY);
+	s->frames[at] = code.address;
+	s->frames[at + 1] = (u32)instr;
+	s->python++;
+	if (p->frames == GDIAG_PY_FRAMES_SINGLE || (p->frames == GDIAG_PY_FRAMES_FLAGGED && owner))
+		py_mark_entry(s, base);
+	return 0;
+unreadable:
+	s->py_cut = GDIAG_PY_UNREADABLE;
+	return 1;
+}
+
+/*
+ * Adds the Python frames of the current task to a sample that has its kernel and user frames,
+ * its time and its ids; also sets py_cut and py_holder.
+ */
+__noinline int python_stack(struct gdiag_sample *s)
+{
+	struct py_search search = {};
+	struct py_walk walk = {};
+	struct py_thread found = {};
+	u32 tid, tgid;
+
+	if (!s)
+		return 0;
+	tid = s->hdr.tid;
+	tgid = s->pid;
+	s->python = 0;
+	s->py_cut = GDIAG_PY_NONE;
+	s->py_holder = 0;
+#ifdef __TARGET_ARCH_x86
+	search.process = bpf_map_lookup_elem(&py_processes, &tgid);
+	if (!search.process)
+		return 0;
+	/* glibc and musl: the thread's descriptor, and so pthread_self(), is where fs points to. */
+	search.pthread = BPF_CORE_READ((struct task_struct___py *)bpf_get_current_task_btf(), thread.fsbase);
+	if (!py_known(&search, tid)) {
+		bpf_loop(PY_SEARCH_STEPS, py_search_step, &search, 0);
+		if (!search.found) {
+			s->py_cut = search.cut ?: GDIAG_PY_NO_THREAD;
+			return 0;
+		}
+		found.state = search.found;
+		found.interp = search.found_interp;
+		found.process = search.process->id;
+		bpf_map_update_elem(&py_threads, &tid, &found, BPF_ANY);
+	}
+	s->py_holder = py_lock_holder(search.process, search.found_interp);
+	walk.process = search.process;
+	walk.sample = s;
+	walk.frame = search.frame;
+	walk.base = (u32)s->kernel + s->user;
+	s->py_cut = GDIAG_PY_DEPTH;
+	/* Between any two frames there may be one that does not count. */
+	bpf_loop(2 * GDIAG_PY_DEPTH_MAX + 2, py_walk_step, &walk, 0);
+#endif
+	return 0;
+}
+
+#endif /* GDIAG_PYTHON_BPF_H */

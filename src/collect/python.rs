@@ -1,0 +1,393 @@
+//! Which interpreter a file is, and how its structures are laid out, so that the BPF programs can
+//! read the Python frames of a process that runs it.
+//!
+//! Nothing is asked of the process: all of it is in the file. From 3.13 on CPython writes its own
+//! offsets at the start of `_PyRuntime`; for older versions they are in a table here.
+#![forbid(unsafe_code)]
+
+use std::io;
+
+use crate::collect::elf::{u64_at, Elf, Segment};
+use crate::collect::stacks::types;
+use crate::decode::python::LineFormat;
+use types::{gdiag_py_features as Feature, gdiag_py_frames as Frames, gdiag_py_instr as Instr};
+
+/// A `_PyEval_EvalFrameDefault` with all opcodes in it has more than 30 KiB; where each is a
+/// function of its own, there is little left.
+const LOOP_BYTES: u64 = 8 << 10;
+/// The section that `_PyRuntime` is in, from 3.12 on.
+const RUNTIME_SECTION: &str = ".PyRuntime";
+/// 64-bit words of `_Py_DebugOffsets` that are read.
+const DEBUG_WORDS: u64 = 49;
+
+/// CPython 3 of this minor version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Minor(pub u8);
+
+impl Minor {
+    pub const OLDEST: Minor = Minor(8);
+    pub const NEWEST: Minor = Minor(14);
+    /// The oldest that writes its own offsets.
+    const SELF_DESCRIBING: Minor = Minor(13);
+
+    fn is_known(self) -> bool {
+        (Minor::OLDEST..=Minor::NEWEST).contains(&self)
+    }
+}
+
+/// Where a native frame is, as far as the interpreter's loop is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Other,
+    /// In the function that evaluates frames: one call of it is one native frame.
+    Loop,
+    /// The same, of a build where each opcode is a function that the next one replaces: the frame
+    /// that it called is an opcode, and belongs to the same call.
+    TailLoop,
+}
+
+/// A file with CPython in it: `libpython3.X.so`, or a program that it was linked into.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    pub version: Minor,
+    /// How its code objects tell lines.
+    pub lines: LineFormat,
+    /// Address of `_PyRuntime`, as the file counts.
+    runtime: u64,
+    layout: types::gdiag_py_process,
+    /// The pieces of the function that evaluates frames, sorted.
+    eval: Vec<(u64, u64)>,
+    tail_calling: bool,
+}
+
+impl Interpreter {
+    /// `path` is where the process has the file. `None` when there is no CPython in it, or one
+    /// whose layout is not known: another version, a build without the lock, or a pre-release.
+    pub fn of(elf: &Elf, path: &str) -> io::Result<Option<Interpreter>> {
+        let named = version_in(path);
+        // To go through the symbols of every file would cost seconds with the large ones.
+        if named.is_none()
+            && !(elf.sections()?.iter()).any(|section| section.name == RUNTIME_SECTION)
+        {
+            return Ok(None);
+        }
+        let (mut runtime, mut version, mut eval) = (None, None, Vec::new());
+        elf.symbols(|name, address, size| match name {
+            b"_PyRuntime" => runtime = Some(address),
+            b"Py_Version" => version = Some(address),
+            _ if size > 0 && is_piece_of(name, b"_PyEval_EvalFrameDefault") => {
+                eval.push((address, address.saturating_add(size)));
+            }
+            _ => {}
+        })?;
+        let Some(runtime) = runtime else {
+            return Ok(None);
+        };
+        // Since 3.11. As in PY_VERSION_HEX: two digits each, then the kind of release.
+        let told = match version {
+            Some(address) => data(elf, address, 8)?.map(|bytes| u64_at(&bytes, 0)),
+            None => None,
+        };
+        let version = match told {
+            Some(hex) if hex >> 24 == 3 && is_release(hex) => Minor((hex >> 16) as u8),
+            Some(_) => return Ok(None),
+            None => match named {
+                Some(minor) if minor < Minor(11) => minor,
+                _ => return Ok(None),
+            },
+        };
+        let layout = if !version.is_known() {
+            None
+        } else if version >= Minor::SELF_DESCRIBING {
+            data(elf, runtime, 8 * DEBUG_WORDS)?.and_then(|bytes| described(version, &bytes))
+        } else {
+            measured(version)
+        };
+        let Some(layout) = layout else {
+            return Ok(None);
+        };
+        eval.sort_unstable();
+        eval.dedup();
+        let longest = eval.iter().map(|(start, end)| end - start).max();
+        Ok(Some(Interpreter {
+            version,
+            lines: LineFormat::of(version),
+            runtime,
+            layout,
+            tail_calling: longest.is_some_and(|bytes| bytes < LOOP_BYTES),
+            eval,
+        }))
+    }
+
+    /// What the BPF programs need for a process that has the file mapped with this bias. `id` is
+    /// any number but 0 that no other process has had.
+    pub(crate) fn in_process(&self, bias: u64, id: u32) -> types::gdiag_py_process {
+        types::gdiag_py_process {
+            runtime: self.runtime.wrapping_add(bias),
+            id,
+            ..self.layout
+        }
+    }
+
+    /// `address` is inside the instruction, as the file counts.
+    pub fn part(&self, address: u64) -> Part {
+        let piece = |&(start, end): &(u64, u64)| (start..end).contains(&address);
+        match (self.eval.iter().any(piece), self.tail_calling) {
+            (false, _) => Part::Other,
+            (true, false) => Part::Loop,
+            (true, true) => Part::TailLoop,
+        }
+    }
+}
+
+/// A final release or a candidate: the structures of others change under the same number.
+fn is_release(hex: u64) -> bool {
+    hex >> 4 & 0xf >= 0xc
+}
+
+/// The version in `libpython3.9.so.1.0`, `python3.9` and the like; not that of a debug build,
+/// which is called `python3.9d`, nor of one without the lock, `python3.13t`.
+fn version_in(path: &str) -> Option<Minor> {
+    let name = path.rsplit('/').next()?;
+    let rest = name.strip_prefix("lib").unwrap_or(name);
+    let rest = rest.strip_prefix("python3.")?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, rest) = rest.split_at(digits);
+    let ends = rest.is_empty() || rest.starts_with('.') || rest.starts_with(' ');
+    digits.parse().ok().filter(|_| ends).map(Minor)
+}
+
+/// Whether this is the function, or a part the compiler made of it: `.cold`, `.lto_priv.0`.
+fn is_piece_of(name: &[u8], function: &[u8]) -> bool {
+    name.strip_prefix(function)
+        .is_some_and(|rest| rest.first().is_none_or(|&b| b == b'.'))
+}
+
+/// Bytes at an address of the file, when they are stored there.
+fn data(elf: &Elf, address: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
+    let holds = |s: &&Segment| {
+        (address.checked_sub(s.address)).is_some_and(|at| at <= s.size && s.size - at >= size)
+    };
+    let Some(segment) = elf.segments.iter().find(holds) else {
+        return Ok(None);
+    };
+    let offset = segment.offset.saturating_add(address - segment.address);
+    elf.bytes(offset, size, size).map(Some)
+}
+
+/// The layouts of the versions that do not tell it.
+///
+/// Each number is an `offsetof` (or, for the texts, a `sizeof`) of 64-bit builds of the release in
+/// the comment, printed by a C program that includes that release's internal headers with
+/// `Py_BUILD_CORE`; tests/stacks/offsets.c is that program, and a test compares. The structures of
+/// a minor version do not change after its first release.
+fn measured(version: Minor) -> Option<types::gdiag_py_process> {
+    // What is the same in all of them.
+    let at = types::gdiag_py_offsets {
+        interp_next: 0,
+        thread_next: 8,
+        thread_interp: 16,
+        text_length: 16,
+        text_state: 32,
+        text_ascii: 48,
+        text_compact: 72,
+        bytes_size: 16,
+        bytes_data: 32,
+        ..types::gdiag_py_offsets::default()
+    };
+    // Up to 3.10, but for the lock and the instruction.
+    let object_frames = types::gdiag_py_offsets {
+        runtime_interpreters: 32,
+        interp_threads: 8,
+        thread_id: 176,
+        thread_frame: 24,
+        frame_previous: 24,
+        frame_code: 32,
+        code_first_line: 40,
+        code_filename: 104,
+        code_name: 112,
+        code_lines: 120,
+        ..at
+    };
+    let (frames, instr, features, at) = match version {
+        // 3.8.18
+        Minor(8) => (
+            Frames::GDIAG_PY_FRAMES_SINGLE,
+            Instr::GDIAG_PY_INSTR_BYTES,
+            0,
+            types::gdiag_py_offsets {
+                frame_instr: 104,
+                gil_locked: 1168,
+                gil_holder: 1160,
+                ..object_frames
+            },
+        ),
+        // 3.9.18
+        Minor(9) => (
+            Frames::GDIAG_PY_FRAMES_SINGLE,
+            Instr::GDIAG_PY_INSTR_BYTES,
+            0,
+            types::gdiag_py_offsets {
+                frame_instr: 104,
+                gil_locked: 368,
+                gil_holder: 360,
+                ..object_frames
+            },
+        ),
+        // 3.10.13
+        Minor(10) => (
+            Frames::GDIAG_PY_FRAMES_SINGLE,
+            Instr::GDIAG_PY_INSTR_UNITS,
+            0,
+            types::gdiag_py_offsets {
+                frame_instr: 96,
+                gil_locked: 368,
+                gil_holder: 360,
+                ..object_frames
+            },
+        ),
+        // 3.11.7. Its frames say `is_entry` where later ones have a frame of C.
+        Minor(11) => (
+            Frames::GDIAG_PY_FRAMES_FLAGGED,
+            Instr::GDIAG_PY_INSTR_POINTER,
+            Feature::GDIAG_PY_CFRAME.0
+                | Feature::GDIAG_PY_NATIVE_ID.0
+                | Feature::GDIAG_PY_QUALNAME.0,
+            types::gdiag_py_offsets {
+                runtime_interpreters: 40,
+                interp_threads: 16,
+                gil_locked: 376,
+                gil_holder: 368,
+                thread_id: 152,
+                thread_native_id: 160,
+                thread_frame: 56,
+                cframe_frame: 8,
+                frame_previous: 48,
+                frame_code: 32,
+                frame_instr: 56,
+                frame_owner: 68,
+                code_first_line: 72,
+                code_filename: 112,
+                code_name: 128,
+                code_lines: 136,
+                code_bytecode: 184,
+                ..at
+            },
+        ),
+        // 3.12.1
+        Minor(12) => (
+            Frames::GDIAG_PY_FRAMES_SHIMS,
+            Instr::GDIAG_PY_INSTR_POINTER,
+            Feature::GDIAG_PY_CFRAME.0
+                | Feature::GDIAG_PY_GIL_INTERP.0
+                | Feature::GDIAG_PY_NATIVE_ID.0
+                | Feature::GDIAG_PY_QUALNAME.0,
+            types::gdiag_py_offsets {
+                runtime_interpreters: 40,
+                interp_threads: 72,
+                interp_gil: 384,
+                gil_locked: 16,
+                gil_holder: 8,
+                thread_id: 136,
+                thread_native_id: 144,
+                thread_frame: 56,
+                cframe_frame: 0,
+                frame_previous: 8,
+                frame_code: 0,
+                frame_instr: 56,
+                frame_owner: 70,
+                code_first_line: 68,
+                code_filename: 112,
+                code_name: 128,
+                code_lines: 136,
+                code_bytecode: 192,
+                text_ascii: 40,
+                text_compact: 56,
+                ..at
+            },
+        ),
+        _ => return None,
+    };
+    Some(process(frames, instr, features, at))
+}
+
+/// Of the interpreter's own description, `_Py_DebugOffsets`, which is only numbers of 64 bits.
+fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
+    let word = |i: usize| u64_at(bytes, 8 * i);
+    let free_threaded = word(2);
+    if !bytes.starts_with(b"xdebugpy")
+        || (word(1) >> 16) != 0x300 + u64::from(version.0)
+        || free_threaded != 0
+    {
+        return None;
+    }
+    // The first words of the parts: in 3.14 two of them have become longer.
+    let (interp, gil, thread, frame, code) = match version {
+        Minor(13) => (6, 14, 19, 28, 34),
+        Minor(14) => (6, 15, 22, 31, 39),
+        _ => return None,
+    };
+    // An offset, and the size of what it must lie in.
+    let field = |part: usize, i: usize| -> Option<u32> {
+        let (size, at) = (word(part), word(part + i));
+        (at < size).then(|| u32::try_from(at).ok()).flatten()
+    };
+    let in_lock = |i: usize| word(gil + i).checked_sub(word(gil + 1));
+    let at = types::gdiag_py_offsets {
+        runtime_interpreters: field(3, 2)?,
+        interp_next: field(interp, 2)?,
+        interp_threads: field(interp, 3)?,
+        interp_gil: field(interp, gil - interp)?,
+        gil_locked: u32::try_from(in_lock(3)?).ok()?,
+        gil_holder: u32::try_from(in_lock(4)?).ok()?,
+        thread_next: field(thread, 2)?,
+        thread_interp: field(thread, 3)?,
+        thread_frame: field(thread, 4)?,
+        thread_id: field(thread, 5)?,
+        thread_native_id: field(thread, 6)?,
+        frame_previous: field(frame, 1)?,
+        frame_code: field(frame, 2)?,
+        frame_instr: field(frame, 3)?,
+        frame_owner: field(frame, 5)?,
+        code_filename: field(code, 1)?,
+        code_name: field(code, 3)?,
+        code_lines: field(code, 4)?,
+        code_first_line: field(code, 5)?,
+        code_bytecode: field(code, 9)?,
+        // Not all of these are described; they are those of 3.12.
+        text_length: 16,
+        text_state: 32,
+        text_ascii: 40,
+        text_compact: 56,
+        bytes_size: 16,
+        bytes_data: 32,
+        cframe_frame: 0,
+    };
+    Some(process(
+        Frames::GDIAG_PY_FRAMES_SHIMS,
+        Instr::GDIAG_PY_INSTR_POINTER,
+        Feature::GDIAG_PY_GIL_INTERP.0
+            | Feature::GDIAG_PY_NATIVE_ID.0
+            | Feature::GDIAG_PY_QUALNAME.0,
+        at,
+    ))
+}
+
+fn process(
+    frames: Frames,
+    instr: Instr,
+    features: u32,
+    at: types::gdiag_py_offsets,
+) -> types::gdiag_py_process {
+    let byte = |n: u32| u8::try_from(n).expect("enumerators of a byte");
+    types::gdiag_py_process {
+        frames: byte(frames.0),
+        instr: byte(instr.0),
+        features: byte(features),
+        at,
+        ..types::gdiag_py_process::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

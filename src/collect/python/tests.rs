@@ -1,0 +1,60 @@
+use super::*;
+
+#[test]
+fn versions_are_read_from_names() {
+    let minor = |path| version_in(path).map(|minor| minor.0);
+    assert_eq!(minor("/usr/bin/python3.9"), Some(9));
+    assert_eq!(minor("/opt/lib/libpython3.10.so.1.0"), Some(10));
+    assert_eq!(minor("/usr/bin/python3.8 (deleted)"), Some(8));
+    assert_eq!(minor("/usr/bin/python3"), None);
+    assert_eq!(minor("/usr/bin/python3.9d"), None);
+    assert_eq!(minor("/usr/lib/libpython3.13t.so.1.0"), None);
+    assert_eq!(minor("/usr/lib/python3.11/lib-dynload/x.so"), None);
+    assert_eq!(minor("/usr/lib/libpython3.so"), None);
+}
+
+/// A description in which each offset is a number of its own, for a release of this minor version.
+fn description(minor: u64) -> Vec<u64> {
+    let mut words: Vec<u64> = (0..DEBUG_WORDS).map(|i| 8 * i).collect();
+    words[0] = u64::from_le_bytes(*b"xdebugpy");
+    words[1] = 0x0300_00f0 | minor << 16;
+    words[2] = 0;
+    let sizes = if minor == 13 {
+        [3, 6, 19, 28, 34]
+    } else {
+        [3, 6, 22, 31, 39]
+    };
+    for size in sizes {
+        words[size] = 1 << 16;
+    }
+    words
+}
+
+fn layout(minor: u8, words: &[u64]) -> Option<types::gdiag_py_process> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    described(Minor(minor), &bytes)
+}
+
+#[test]
+fn a_description_for_another_build_is_refused() {
+    assert!(layout(13, &description(13)).is_some());
+    assert!(layout(14, &description(14)).is_some());
+    assert!(layout(13, &description(14)).is_none());
+    let mut free_threaded = description(13);
+    free_threaded[2] = 1;
+    assert!(layout(13, &free_threaded).is_none());
+    let mut no_cookie = description(13);
+    no_cookie[0] += 1;
+    assert!(layout(13, &no_cookie).is_none());
+    let mut outside = description(13);
+    outside[24] = 1 << 20;
+    assert!(layout(13, &outside).is_none());
+    assert!(described(Minor(13), b"xdebugpy").is_none());
+}
+
+#[test]
+fn pre_releases_are_refused() {
+    assert!(is_release(0x030d_05f0));
+    assert!(is_release(0x030e_00c2));
+    assert!(!is_release(0x030e_00b1));
+}
