@@ -39,7 +39,7 @@ pub struct MmapEvents {
 
 impl MmapEvents {
     /// An error when the kernel does not allow it: without CAP_PERFMON, in most containers. All but
-    /// this works without, see [`MmapEvents::missing`].
+    /// this works without, see [`super::Options::events`].
     pub fn open() -> io::Result<MmapEvents> {
         let mut build_ids = true;
         let mut rings = Vec::new();
@@ -70,13 +70,6 @@ impl MmapEvents {
                 build_ids,
             }),
         }
-    }
-
-    /// What a recording lacks when they could not be opened, for those who read it.
-    pub fn missing(why: &io::Error) -> String {
-        format!(
-            "events of mappings ({why}): libraries that are loaded while recording are seen late"
-        )
     }
 
     /// Whether the kernel sends build ids, by which files of processes that are gone are known.

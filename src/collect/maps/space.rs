@@ -10,7 +10,7 @@ use crate::units::Nanos;
 /// comes later counts as unmapped.
 pub(super) const MOST_LIVE: usize = 1 << 16;
 /// Mappings that are over, of one process; then the older half is forgotten.
-const MOST_PAST: usize = 1 << 12;
+const MOST_PAST: usize = 1 << 14;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
