@@ -377,7 +377,7 @@ def main():
             line = {"phase": t.name, "pid": os.getpid(), "tid": t.tid, "kind": t.kind, "start_ns": t.start, "end_ns": t.end, "cpu_ns": t.cpu, "chain": t.chain}
             print(json.dumps(line), file=f)
     spun = [t for t in TRUTHS if t.name != "in_c" and t.work]
-    print(json.dumps({"work": sum(t.work for t in spun), "cpu_ns": sum(t.cpu for t in spun), "ns": sum(t.end - t.start for t in spun)}))
+    print(json.dumps({"work": sum(t.work for t in spun), "cpu_ns": sum(t.cpu for t in spun), "ns": sum(t.end - t.start for t in spun), "process_ns": time.process_time_ns()}))
 
 
 if __name__ == "__main__":
