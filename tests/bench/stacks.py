@@ -124,8 +124,9 @@ def measure(tool, command, file, program, hz, seconds, seed):
         os.unlink(file)
     traced, cpu, wall = run(command + program, seconds, seed)
     if tool.startswith("gdiag"):
-        weight, to_root, whole = score(list(of_gdiag(file)))
-        stacks = weight * hz / 1e9
+        # Its graphs have times, not numbers of stacks.
+        _, to_root, whole = score(list(of_gdiag(file)))
+        stacks = traced["process_ns"] / 1e9 * hz
     else:
         stacks, to_root, whole = score(list(of_perf(file)))
     return {
