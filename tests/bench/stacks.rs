@@ -52,9 +52,8 @@ fn main() {
         let Some((frames, cut)) = stacks.get(&sample.user) else {
             continue;
         };
-        let has = |what: &dyn Fn(Frame) -> bool| {
-            frames.iter().filter_map(|&f| names.frame(f)).any(what)
-        };
+        let has =
+            |what: &dyn Fn(Frame) -> bool| frames.iter().filter_map(|&f| names.frame(f)).any(what);
         let python = has(&|f| matches!(f, Frame::Python { .. }));
         let driver = has(&|f| match f {
             Frame::Native { module, .. } => {
