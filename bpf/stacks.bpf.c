@@ -95,6 +95,19 @@ struct {
 	__array(values, struct maps_inner);
 } maps_of SEC(".maps");
 
+/* Which process a new one is a copy of, until gdiag has told where that has its code. */
+struct origin {
+	u32 tgid;
+	u32 generation; /* of the maps at the fork */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, struct origin);
+} origins SEC(".maps");
+
 struct shard {
 	u32 rows[GDIAG_SHARD_ROWS];
 };
@@ -360,17 +373,38 @@ static __always_inline void want(u32 tgid)
 	bpf_map_update_elem(&wanted, &tgid, &one, BPF_ANY);
 }
 
+static __always_inline struct gdiag_maps *find_maps(u32 tgid)
+{
+	void *inner = bpf_map_lookup_elem(&maps_of, &tgid);
+	u32 zero = 0;
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : 0;
+}
+
+/* Where the process has its code: a new one, where the one has that it is a copy of. */
+static __always_inline struct gdiag_maps *maps_of_process(u32 tgid)
+{
+	struct gdiag_maps *maps = find_maps(tgid);
+	struct origin *origin;
+
+	if (maps)
+		return maps;
+	origin = bpf_map_lookup_elem(&origins, &tgid);
+	if (!origin)
+		return 0;
+	maps = find_maps(origin->tgid);
+	/* After an exec, or when the number is another's, they are not the same any more. */
+	return maps && maps->generation == origin->generation ? maps : 0;
+}
+
 /* The user frames, after the kernel's. pc, sp and fp of x->walk are set. */
 static __always_inline void walk_user(struct scratch *x, u32 tgid)
 {
 	struct gdiag_sample *s = &x->sample;
 	struct walk *w = &x->walk;
 	struct walk_ctx ctx = { .x = x };
-	u32 zero = 0;
-	void *inner;
 
-	inner = bpf_map_lookup_elem(&maps_of, &tgid);
-	ctx.maps = inner ? bpf_map_lookup_elem(inner, &zero) : 0;
+	ctx.maps = maps_of_process(tgid);
 	if (!ctx.maps) {
 		/* Where it was is known all the same. */
 		s->frames[s->kernel & (GDIAG_KERNEL_DEPTH - 1)] = w->pc;
@@ -562,6 +596,38 @@ int BPF_PROG(waker, struct task_struct *p)
 	if (from_entry(x, t))
 		walk_user(x, t->tgid);
 	end_sample(x);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(forked, struct task_struct *parent, struct task_struct *child)
+{
+	struct origin origin = {}, *older;
+	u32 tgid = parent->tgid, pid = child->tgid;
+	struct gdiag_maps *maps;
+
+	if (pid == tgid)
+		return 0;
+	maps = find_maps(tgid);
+	older = bpf_map_lookup_elem(&origins, &tgid);
+	if (maps) {
+		origin.tgid = tgid;
+		origin.generation = maps->generation;
+	} else if (older) {
+		origin = *older;
+	} else {
+		return 0;
+	}
+	bpf_map_update_elem(&origins, &pid, &origin, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(execed, struct task_struct *t)
+{
+	u32 tgid = t->tgid;
+
+	bpf_map_delete_elem(&origins, &tgid);
 	return 0;
 }
 

@@ -156,6 +156,8 @@ impl Stacks {
             links.push(skel.progs.resumed.attach_trace()?);
         }
         links.push(skel.progs.waker.attach_trace()?);
+        links.push(skel.progs.forked.attach_trace()?);
+        links.push(skel.progs.execed.attach_trace()?);
         if plan.frequency > 0 {
             for cpu in process::online_cpus() {
                 match cpu_clock(cpu, plan.frequency) {

@@ -9,6 +9,8 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -26,6 +28,7 @@ const MOST_DEBUG_BYTES: u64 = 128 << 20;
 /// Sections that name other files.
 const LINKS: [&str; 3] = [".gnu_debuglink", ".gnu_debugaltlink", ".debug_sup"];
 
+const SHF_EXECINSTR: u64 = 0x4;
 const SHF_COMPRESSED: u64 = 0x800;
 const SECTION_HEADER: u64 = 64;
 const CHUNK: usize = 1 << 20;
@@ -38,6 +41,8 @@ pub(super) struct Image {
     pub bytes: u64,
     /// It has debug information.
     pub debug: bool,
+    /// Where the sections with code are.
+    code: Vec<Range<u64>>,
 }
 
 impl Image {
@@ -83,7 +88,24 @@ impl Image {
         if Identity::of(elf.file())? != elf.identity {
             return Err(io::ErrorKind::StaleNetworkFileHandle.into());
         }
-        Ok(Image { file, bytes, debug })
+        let code = sections.iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
+        let code = code.map(|s| s.address..s.address.saturating_add(s.size));
+        Ok(Image {
+            file,
+            bytes,
+            debug,
+            code: code.collect(),
+        })
+    }
+
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
+    /// Whether the code at both addresses is in one section.
+    pub fn is_one_section(&self, one: u64, other: u64) -> bool {
+        let section = self.code.iter().find(|code| code.contains(&other));
+        section.is_none_or(|code| code.contains(&one))
     }
 }
 

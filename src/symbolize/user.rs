@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -146,6 +145,8 @@ fn work(asked: &Receiver<Question>, done: &Sender<Vec<Answer>>) {
 /// A file that names can be looked up in.
 struct Book {
     symbolizer: Symbolizer,
+    /// Without debug information. One of its own: the other has it in the cache.
+    linker_names: Symbolizer,
     source: Source<'static>,
     image: Image,
     used: u64,
@@ -154,16 +155,20 @@ struct Book {
 impl Book {
     fn of(elf: &Elf) -> io::Result<Book> {
         let image = Image::of(elf)?;
-        let mut source = ElfSource::new(format!("/proc/self/fd/{}", image.file.as_raw_fd()));
+        let mut source = ElfSource::new(image.path());
         source.debug_syms = image.debug;
-        Ok(Book {
-            symbolizer: Symbolizer::builder()
+        let symbolizer = |debug| {
+            Symbolizer::builder()
                 .enable_auto_reload(false)
                 .enable_demangling(false)
-                .enable_code_info(image.debug)
-                .enable_inlined_fns(image.debug)
+                .enable_code_info(debug)
+                .enable_inlined_fns(debug)
                 .set_debug_dirs(Some(std::iter::empty::<PathBuf>()))
-                .build(),
+                .build()
+        };
+        Ok(Book {
+            symbolizer: symbolizer(image.debug),
+            linker_names: symbolizer(false),
             source: Source::Elf(source),
             image,
             used: 0,
@@ -178,11 +183,44 @@ impl Book {
         let mut found = found.unwrap_or_default().into_iter();
         addresses
             .iter()
-            .map(|_| match found.next() {
-                Some(Symbolized::Sym(symbol)) => functions_of(&symbol),
-                Some(Symbolized::Unknown(_)) | None => Vec::new(),
+            .map(|&address| match found.next() {
+                Some(Symbolized::Sym(symbol)) if self.is_inside(&symbol, address) => {
+                    let mut functions = functions_of(&symbol);
+                    let outermost = functions.last_mut();
+                    if let Some(function) = outermost.filter(|_| self.image.debug) {
+                        self.complete_name(function, address);
+                    }
+                    functions
+                }
+                Some(_) | None => Vec::new(),
             })
             .collect()
+    }
+
+    /// A symbol without a size may not name the stubs of the section behind its own.
+    fn is_inside(&self, symbol: &Sym<'_>, address: u64) -> bool {
+        // Functions in several pieces, which only debug information knows, come without an address.
+        let unbounded = symbol.size.unwrap_or(0) == 0 && symbol.addr != 0;
+        !unbounded || self.image.is_one_section(symbol.addr, address)
+    }
+
+    /// Debug information names functions of one file alone, and what is made for their types, without
+    /// a namespace: the linker's symbol says more.
+    fn complete_name(&self, function: &mut Function, address: u64) {
+        if is_mangled(&function.name) {
+            return;
+        }
+        let mut source = ElfSource::new(self.image.path());
+        source.debug_syms = false;
+        let source = Source::Elf(source);
+        let found = self
+            .linker_names
+            .symbolize_single(&source, Input::VirtOffset(address));
+        if let Ok(Symbolized::Sym(symbol)) = found {
+            if is_mangled(&symbol.name) {
+                function.name = symbol.name.into_owned();
+            }
+        }
     }
 }
 
@@ -254,6 +292,10 @@ impl Library {
             self.books.remove(&oldest);
         }
     }
+}
+
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_Z") || name.starts_with("_R")
 }
 
 /// Innermost first.

@@ -18,6 +18,24 @@ int middle(int n)
 {
 	return inner(n); /* line 10 */
 }
+/* In C++, one of an anonymous namespace, or made for a type of it. */
+static int hidden(int n) __asm__(\"_ZN5outer6hiddenEi\");
+__attribute__((noinline))
+static int hidden(int n)
+{
+	return sink - n;
+}
+int other(int n)
+{
+	return hidden(n) + n;
+}
+void rarely(int) __attribute__((cold));
+int split(int n)
+{
+	if (n > 1000)
+		rarely(n);
+	return n;
+}
 ";
 
 fn library(dir: &Path, flags: &[&str]) -> Option<Arc<Elf>> {
@@ -53,6 +71,7 @@ fn asked(questions: &[(u32, &Arc<Elf>, u64)]) -> Vec<Vec<Function>> {
 }
 
 const MIDDLE: &str = "_ZN5outer6middleEi";
+const HIDDEN: &str = "_ZN5outer6hiddenEi";
 
 #[test]
 fn inlined_functions_come_first_with_their_lines_and_names_stay_mangled() {
@@ -214,4 +233,48 @@ fn copies_together_stay_within_their_bound() {
     let held: u64 = library.books.values().map(|book| book.image.bytes).sum();
     assert!(held <= MOST_MEMORY && library.books.len() <= 20, "{held}");
     assert!(library.books.contains_key(&FileId(20)));
+}
+
+#[test]
+fn a_function_of_one_file_alone_has_the_name_that_the_linker_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(elf) = library(dir.path(), &["-g"]) else {
+        return;
+    };
+    let start = elf.symbol(HIDDEN).unwrap().unwrap();
+    assert_eq!(asked(&[(1, &elf, start)])[0][0].name, HIDDEN);
+}
+
+#[test]
+fn a_stub_has_not_the_name_of_the_function_before_its_section() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(elf) = library(dir.path(), &["-g"]) else {
+        return;
+    };
+    // Behind .init, whose symbol has no size.
+    let sections = elf.sections().unwrap();
+    let stubs = sections.iter().find(|s| s.name.starts_with(".plt"));
+    let stubs = stubs.unwrap().address;
+    assert_eq!(asked(&[(1, &elf, stubs), (1, &elf, stubs + 8)]), [[], []]);
+}
+
+#[test]
+fn a_function_in_two_pieces_has_its_name_in_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(elf) = library(dir.path(), &["-g", "-O2", "-freorder-blocks-and-partition"]) else {
+        return;
+    };
+    let mut pieces = Vec::new();
+    elf.symbols(|name, address, _| {
+        if name.starts_with(b"split") {
+            pieces.push(address);
+        }
+    })
+    .unwrap();
+    pieces.sort_unstable();
+    pieces.dedup();
+    let questions: Vec<_> = pieces.iter().map(|&at| (1, &elf, at)).collect();
+    for functions in asked(&questions) {
+        assert_eq!(functions.last().map(|f| f.name.as_str()), Some("split"));
+    }
 }
