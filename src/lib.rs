@@ -7,17 +7,19 @@
 //! ```
 //!
 //! Data moves left to right. A module may use the modules to its left, plus
-//! [`event`], [`units`], [`error`] and [`intern`]. The one type that flows is [`event::Event`].
+//! [`event`], [`units`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
 //!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of kernel functions by
-//! [`symbolize`]. [`commands`] wires all the steps; [`cli`] only says what was asked.
+//! [`symbolize`]. [`unwind`] stands apart: it makes tables for the BPF programs from the bytes of
+//! a program. [`commands`] wires all the steps; [`cli`] only says what was asked.
 
 pub mod analyse;
 pub mod cli;
 pub mod collect;
 pub mod commands;
 pub mod decode;
+pub mod demangle;
 pub mod error;
 pub mod event;
 pub mod intern;

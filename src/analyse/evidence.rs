@@ -1,9 +1,14 @@
 //! Sentences that let a person check a claim: who, how often, how long, when, beside whom.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 use crate::analyse::cause::Cause;
+use crate::analyse::sampled;
 use crate::analyse::sums::Share;
 use crate::analyse::what::{describe, What};
+use crate::event::{CallStackId, Frame, FrameId};
+use crate::model::frame_text;
 use crate::model::syscall::Table;
 use crate::model::thread::{State, Who};
 use crate::model::Timeline;
@@ -56,15 +61,16 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
             format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}")
         }
-        What::In(_) => format!("{who} was in {what}: {amount}"),
-        What::Before(_) => format!("{who} ran {what}: {amount}"),
+        What::In(_) => format!("{who} was in {what}: {amount}{}", place(t, s)),
+        What::Before(_) => format!("{who} ran {what}: {amount}{}", place(t, s)),
         What::Irq(_) => {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
             format!("{who} was interrupted by {what}{cpu}: {amount}")
         }
         What::Wait { .. } => {
             let state = state_text(t, s).map_or_else(String::new, |st| format!(" in state {st}"));
-            format!("{who} waited in {what}{state}: {amount}{}", frames(t, s))
+            let (frames, place) = (frames(t, s), place(t, s));
+            format!("{who} waited in {what}{state}: {amount}{frames}{place}")
         }
         What::Lock { holder, .. } => {
             let meanwhile = holder.map_or_else(String::new, |h| meanwhile(t, s, h));
@@ -72,7 +78,8 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::Gil => "the interpreter lock, ",
                 _ => "",
             };
-            format!("{who} waited for {waited}{what}: {amount}{meanwhile}")
+            let place = place(t, s);
+            format!("{who} waited for {waited}{what}: {amount}{place}{meanwhile}")
         }
         What::Stopped { .. } => format!("{who} was {what}: {amount}"),
         What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
@@ -81,9 +88,11 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::DataLoading => ", a loader,",
                 _ => "",
             };
-            format!("{who}{role} was running while the dispatcher waited for it: {amount}")
+            let place = place(t, s);
+            format!("{who}{role} was running while the dispatcher waited for it: {amount}{place}")
         }
-        What::Say(_) | What::Nothing | What::AfterStream(_) | What::Missing(_) => {
+        What::Say(_) => format!("{who}: {what}: {amount}{}", place(t, s)),
+        What::Nothing | What::AfterStream(_) | What::Missing(_) => {
             format!("{who}: {what}: {amount}")
         }
     }
@@ -130,6 +139,66 @@ fn frames(t: &Timeline, s: &Share) -> String {
     }
 }
 
+/// Where in its program the thread was: what most samples say, or without any the stack of the longest piece.
+fn place(t: &Timeline, s: &Share) -> String {
+    if let Some(most) = most_samples(t, s) {
+        return most;
+    }
+    let piece = s.longest;
+    let thread = piece.who.map(|w| t.thread(w.thread));
+    let sample = thread.and_then(|thread| sampled::sample_in(thread, piece.start, piece.end));
+    match sample.map(|sample| innermost(t, sample.user)) {
+        Some(place) if !place.is_empty() && s.count > 1 => format!("; the longest in {place}"),
+        Some(place) if !place.is_empty() => format!("; in {place}"),
+        Some(_) | None => String::new(),
+    }
+}
+
+/// The innermost telling frame says where, its caller for whom.
+fn innermost(t: &Timeline, stack: CallStackId) -> String {
+    const SHOWN: usize = 2;
+    let mut frames = frame_text::telling(t.names(), stack);
+    frames.truncate(SHOWN);
+    frames.join(" < ")
+}
+
+/// The function with most of the timer's samples, with the line and the caller of most of those.
+fn most_samples(t: &Timeline, s: &Share) -> Option<String> {
+    let mut functions: BTreeMap<(&str, &str), BTreeMap<String, u64>> = BTreeMap::new();
+    let mut all = 0;
+    for (&stack, &count) in &s.samples {
+        all += count;
+        let frame = frame_text::telling_frames(t.names(), stack)
+            .into_iter()
+            .next();
+        if let Some(function) = frame.and_then(|f| function_of(t, f)) {
+            let places = functions.entry(function).or_default();
+            *places.entry(innermost(t, stack)).or_default() += count;
+        }
+    }
+    let total = |places: &BTreeMap<String, u64>| places.values().sum::<u64>();
+    let (_, places) = functions.iter().max_by_key(|(_, places)| total(places))?;
+    let (place, _) = places.iter().max_by_key(|(_, &count)| count)?;
+    Some(if all == 1 {
+        format!("; seen in {place}")
+    } else {
+        let count = Count(total(places));
+        format!("; {count} of {} samples in {place}", Count(all))
+    })
+}
+
+/// A function, whatever the line: its name, and its file.
+fn function_of(t: &Timeline, frame: FrameId) -> Option<(&str, &str)> {
+    match t.names().frame(frame)? {
+        Frame::Python { function, file, .. } => Some((t.name(function), t.name(file))),
+        Frame::Native { module, .. } => {
+            let function = t.names().functions(frame).first()?;
+            Some((t.name(function.name), t.name(module)))
+        }
+        Frame::Anonymous { .. } => None,
+    }
+}
+
 /// What another thread did during the longest piece: the evidence against the holder of a lock.
 fn meanwhile(t: &Timeline, s: &Share, holder: Who) -> String {
     let thread = t.thread(holder.thread);
@@ -171,11 +240,28 @@ fn meanwhile(t: &Timeline, s: &Share, holder: Who) -> String {
         .take(3)
         .map(|(len, text)| format!("{text} {}", Nanos(*len)))
         .collect();
+    let place = holders_place(t, s, holder).map_or_else(String::new, |p| format!(", seen in {p}"));
     format!(
-        "; in the longest, {} was {}",
+        "; in the longest, {} was {}{place}",
         t.comm(holder),
         list.join(", ")
     )
+}
+
+/// Where the holder was in the longest piece: running in the middle of it, or when it ended the wait.
+fn holders_place(t: &Timeline, s: &Share, holder: Who) -> Option<String> {
+    let thread = t.thread(holder.thread);
+    let meanwhile = sampled::sample_in(thread, s.longest.start, s.longest.end);
+    let released = || {
+        let waiter = t.thread(s.longest.who?.thread);
+        let wait = waiter.states(s.longest.start, s.longest.end).next()?.span.0;
+        let (waker, sample) = t.waker_stack(waiter.tid, wait)?;
+        (waker == holder.thread).then_some(sample)
+    };
+    let sample = meanwhile.or_else(released)?;
+    frame_text::telling(t.names(), sample.user)
+        .into_iter()
+        .next()
 }
 
 fn wait_name(table: Table, syscall: Option<u16>) -> String {

@@ -19,6 +19,7 @@ mod partition;
 mod quality;
 pub mod report;
 mod runqueue;
+mod sampled;
 mod series;
 mod sums;
 mod tables;
@@ -173,7 +174,7 @@ fn explain_gpu(
     let listed = longest(&usage.gaps, options);
     let doubts = trust.doubts(t, gpu, usage);
     let mut doubts = doubts.iter().peekable();
-    let mut sums = Sums::new();
+    let mut sums = Sums::new(t);
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, gap) in usage.gaps.iter().enumerate() {
@@ -191,7 +192,7 @@ fn explain_gpu(
     }
     lists.sort_by_key(|(i, _)| (std::cmp::Reverse(usage.gaps[*i].len()), *i));
     let idle: Nanos = usage.gaps.iter().map(Gap::len).sum();
-    let causes = sums.rows(t, idle);
+    let causes = sums.rows(idle);
     let explained: Nanos = causes
         .iter()
         .filter(|r| r.cause.is_explained())
@@ -255,14 +256,13 @@ fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> repor
     let t = explainer.engine.t;
     let ending = explainer.ending(gap);
     let dispatcher = explainer.dispatcher(gap);
-    let frames = |p: &Piece| t.names().stack(p.stack).map(str::to_string).collect();
     let parts = pieces.iter().map(|p| Part {
         start: p.start,
         end: p.end,
         cause: p.cause,
         who: p.who.map(|w| thread_ref(t, w)),
         what: p.what.text(t),
-        stack: frames(p),
+        stack: sampled::stack_of(t, p),
     });
     // The host's share ends where the device's own delay begins.
     let host_end = pieces
@@ -293,7 +293,7 @@ fn opened(t: &Timeline, call: &Call, thread: ThreadIdx) -> OpenedBy {
     OpenedBy {
         call: api::name(call.api()).into_owned(),
         who: thread_ref(t, t.who(thread, call.start)),
-        stack: Vec::new(),
+        stack: sampled::stack_of_call(t, call),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::intervals::Intervals;
 use crate::analyse::overheads::{Overhead, Overheads};
+use crate::analyse::sampled;
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
@@ -326,7 +327,20 @@ impl<'a> Engine<'a> {
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
-        self.push(task, from, to, cause, what, out);
+        // A loader that collects garbage is still late, and nobody collects in a launch.
+        let loads = matches!(task.role, Role::Helper { loader: true });
+        if loads || call.is_some() {
+            return self.push(task, from, to, cause, what, out);
+        }
+        let thread = self.t.thread(task.thread);
+        sampled::by_collecting(self.t, thread, (from, to), |start, end, collects| {
+            let (cause, what) = if collects {
+                (Cause::Gc, What::Say("collecting garbage"))
+            } else {
+                (cause, what)
+            };
+            self.push(task, start, end, cause, what, out);
+        });
     }
 
     /// A short run between two calls is part of launching; a longer one is work of its own.

@@ -141,7 +141,23 @@ pub struct NextOp {
 pub struct OpenedBy {
     pub call: String,
     pub who: ThreadRef,
-    pub stack: Vec<String>,
+    /// Where in the program.
+    pub stack: Stack,
+}
+
+/// Where a thread was, leaf first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// Frames of the kernel, then of the program; a reason in brackets where callers are missing.
+    pub frames: Vec<String>,
+    /// The few that say most about the program; empty when nothing is known of it.
+    pub telling: Vec<String>,
+}
+
+impl Stack {
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -151,8 +167,7 @@ pub struct Part {
     pub cause: Cause,
     pub who: Option<ThreadRef>,
     pub what: String,
-    /// Leaf first.
-    pub stack: Vec<String>,
+    pub stack: Stack,
 }
 
 #[derive(Clone, Debug)]

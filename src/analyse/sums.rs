@@ -5,6 +5,7 @@ use crate::analyse::cause::Cause;
 use crate::analyse::evidence;
 use crate::analyse::report::{Blame, CauseRow};
 use crate::analyse::what::{thread_ref, Piece, What};
+use crate::event::CallStackId;
 use crate::model::fxhash::FxHashMap;
 use crate::model::thread::Who;
 use crate::model::Timeline;
@@ -14,13 +15,15 @@ use crate::units::Nanos;
 const MOST_ROWS: usize = 50;
 
 /// All pieces of one cause with the same thread and the same matter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) who: Option<Who>,
     pub(super) what: What,
     pub(super) total: Nanos,
     pub(super) count: u64,
     pub(super) longest: Piece,
+    /// Samples that the timer took of the thread in these pieces, by their stack.
+    pub(super) samples: FxHashMap<CallStackId, u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -32,14 +35,16 @@ struct CauseSum {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sums {
+pub(super) struct Sums<'t> {
+    t: &'t Timeline,
     /// In the order of [`Cause::ALL`].
     causes: Vec<CauseSum>,
 }
 
-impl Sums {
-    pub(super) fn new() -> Self {
+impl<'t> Sums<'t> {
+    pub(super) fn new(t: &'t Timeline) -> Self {
         Sums {
+            t,
             causes: vec![CauseSum::default(); Cause::ALL.len()],
         }
     }
@@ -58,7 +63,16 @@ impl Sums {
             total: Nanos::ZERO,
             count: 0,
             longest: *piece,
+            samples: FxHashMap::default(),
         });
+        if let Some(thread) = piece.who.map(|w| self.t.thread(w.thread)) {
+            if !thread.samples().is_empty() {
+                let inside = thread.samples_in(piece.start, piece.end);
+                for sample in inside.iter().filter(|s| s.is_cpu()) {
+                    *share.samples.entry(sample.user).or_default() += 1;
+                }
+            }
+        }
         share.total += piece.len();
         share.count += 1;
         if piece.len() > share.longest.len() {
@@ -67,7 +81,8 @@ impl Sums {
     }
 
     /// Most time first; equal times in the order of the vocabulary.
-    pub(super) fn rows(self, t: &Timeline, idle: Nanos) -> Vec<CauseRow> {
+    pub(super) fn rows(self, idle: Nanos) -> Vec<CauseRow> {
+        let t = self.t;
         let mut rows: Vec<CauseRow> = Cause::ALL
             .iter()
             .copied()

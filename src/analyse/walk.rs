@@ -11,6 +11,7 @@ use crate::analyse::partition::{Asleep, Engine, Role, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::what::{Piece, What};
 use crate::event::{Context, Pid, Signal, Tid};
+use crate::model::frames::CallTraits;
 use crate::model::syscall::Group;
 use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
@@ -146,15 +147,26 @@ impl Engine<'_> {
     }
 
     fn futex(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
+        let takes_gil = self.takes_gil(task.thread, s);
         let waker = self.waker_at_last(task.thread, s, asleep, Group::Futex);
-        let Some(holder) = waker.and_then(|w| task_waker(self.t, w)) else {
+        let released = waker.and_then(|w| task_waker(self.t, w));
+        if takes_gil == Some(true) && !released.is_some_and(|w| self.is_gdiag(w)) {
+            // Who held it when a wait timed out is in the sample; the last of a series is ended by the holder.
+            let held = asleep.waker.or_else(|| self.gil_holder(task.thread, s));
+            let what = What::Lock {
+                holder: held.or(released),
+                object: asleep.object,
+            };
+            return self.push_stack(task, s.start, s.end, Cause::Gil, what, asleep.stack, out);
+        }
+        let Some(holder) = released else {
             return self.unfinished(task, s, asleep, Cause::Other, out);
         };
         let me = self.t.pid(self.t.who(task.thread, s.start));
         let same_process = self.t.pid(holder) == me;
         let cause = if self.is_gdiag(holder) {
             Cause::Observer
-        } else if self.is_interpreter_lock(task.thread, s) {
+        } else if takes_gil.is_none() && self.is_interpreter_lock(task.thread, s) {
             Cause::Gil
         } else {
             Cause::Lock
@@ -240,6 +252,23 @@ impl Engine<'_> {
             }
         }
         asleep.wake
+    }
+
+    /// Was the thread asleep in a futex for the interpreter lock? `None`: there is no stack of the wait, or
+    /// one that does not tell.
+    fn takes_gil(&self, thread: ThreadIdx, s: &Stretch) -> Option<bool> {
+        let sample = self.t.thread(thread).off_stack(s.span.0)?;
+        let traits = self.t.names().call_traits(sample.user);
+        let told = traits.has(CallTraits::TAKES_GIL | CallTraits::NAMED);
+        told.then_some(traits.has(CallTraits::TAKES_GIL))
+    }
+
+    /// Who held the interpreter lock when the thread ran again.
+    fn gil_holder(&self, thread: ThreadIdx, s: &Stretch) -> Option<Who> {
+        let t = self.t;
+        let sample = t.thread(thread).off_stack(s.span.0)?;
+        let holder = t.find(sample.gil()?).filter(|&h| h != thread)?;
+        Some(t.who(holder, sample.ts))
     }
 
     /// A waiter for Python's interpreter lock asks for it every 5 ms: the wait is a series of such

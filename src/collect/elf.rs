@@ -141,6 +141,8 @@ pub struct Elf {
     pub identity: Identity,
     pub build_id: BuildId,
     pub segments: Vec<Segment>,
+    segments_at: u64,
+    segment_headers: u64,
     sections_at: u64,
     sections: u64,
     names: u32,
@@ -177,20 +179,25 @@ impl Elf {
             identity,
             build_id: BuildId::default(),
             segments: Vec::new(),
+            segments_at: u64_at(&header, 32),
+            segment_headers: u64::from(u16_at(&header, 56)),
             sections_at: u64_at(&header, 40),
             sections: u64::from(u16_at(&header, 60)),
             names: u32::from(u16_at(&header, 62)),
         };
         let size = u64::from(u16_at(&header, 54));
         if size == PROGRAM_HEADER as u64 {
-            let count = u64::from(u16_at(&header, 56));
-            elf.read_segments(u64_at(&header, 32), count)?;
+            elf.read_segments()?;
         }
         Ok(Some(elf))
     }
 
-    fn read_segments(&mut self, at: u64, count: u64) -> io::Result<()> {
-        let headers = self.bytes(at, count * PROGRAM_HEADER as u64, u64::MAX)?;
+    fn read_segments(&mut self) -> io::Result<()> {
+        let headers = self.bytes(
+            self.segments_at,
+            self.segment_headers * PROGRAM_HEADER as u64,
+            u64::MAX,
+        )?;
         for header in headers.chunks_exact(PROGRAM_HEADER) {
             let segment = Segment {
                 offset: u64_at(header, 8),
@@ -211,6 +218,14 @@ impl Elf {
             }
         }
         Ok(())
+    }
+
+    /// Where in the file the code at an address is.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let within = address.checked_sub(segment.address)?;
+            (within < segment.size).then_some(segment.offset + within)
+        })
     }
 
     pub fn file(&self) -> &File {
@@ -235,11 +250,30 @@ impl Elf {
         Ok(bytes)
     }
 
-    /// None when the file has no section headers, as a stripped one may.
-    pub fn sections(&self) -> io::Result<Vec<Section>> {
+    pub fn sections_at(&self) -> u64 {
+        self.sections_at
+    }
+
+    /// Where the headers of the file, of its segments and of its sections are, with their sizes.
+    pub fn headers(&self) -> io::Result<[(u64, u64); 3]> {
+        Ok([
+            (0, HEADER as u64),
+            (
+                self.segments_at,
+                self.segment_headers * PROGRAM_HEADER as u64,
+            ),
+            (
+                self.sections_at,
+                self.section_count()?.0 * SECTION_HEADER as u64,
+            ),
+        ])
+    }
+
+    /// How many there are, and which one has their names.
+    fn section_count(&self) -> io::Result<(u64, u32)> {
         let size = SECTION_HEADER as u64;
         if self.sections_at == 0 {
-            return Ok(Vec::new());
+            return Ok((0, 0));
         }
         // Large numbers are kept in the first header instead.
         let first = self.bytes(self.sections_at, size, size)?;
@@ -254,7 +288,13 @@ impl Elf {
         if count > MOST_SECTIONS {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let headers = self.bytes(self.sections_at, count * size, u64::MAX)?;
+        Ok((count, names))
+    }
+
+    /// None when the file has no section headers, as a stripped one may.
+    pub fn sections(&self) -> io::Result<Vec<Section>> {
+        let (count, names) = self.section_count()?;
+        let headers = self.bytes(self.sections_at, count * SECTION_HEADER as u64, u64::MAX)?;
         let header = |i: u32| headers.chunks_exact(SECTION_HEADER).nth(i as usize);
         let names = match header(names) {
             Some(h) => self.bytes(u64_at(h, 24), u64_at(h, 32), MOST_NAME_BYTES)?,

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
@@ -18,6 +17,7 @@ use memmap2::MmapMut;
 use perf_event_open_sys::bindings as perf;
 
 use crate::collect::bpf::{self, Bpf};
+use crate::collect::elf::Elf;
 use crate::collect::maps::{FileId, Mapping};
 use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
@@ -53,6 +53,19 @@ const fn size_of_mappings() -> usize {
     size_of::<types::gdiag_maps>() - std::mem::offset_of!(types::gdiag_maps, mappings)
 }
 
+/// The functions of the driver that start work on the device, and their variants for the default
+/// stream of a thread.
+const LAUNCHES: [&str; 8] = [
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchKernelEx_ptsz",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernel_ptsz",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+];
+
 /// Which stacks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -80,8 +93,8 @@ pub struct Full;
 pub struct Stacks {
     skel: StacksSkel<'static>,
     links: Vec<Link>,
-    /// By device, inode and function offset: what was probed.
-    launch_links: HashMap<(u64, u64), Vec<Link>>,
+    /// In each driver: containers may have their own.
+    launch_links: HashMap<FileId, Vec<Link>>,
     shards: Vec<MmapMut>,
     /// Rows used of the last shard.
     rows: usize,
@@ -320,22 +333,25 @@ impl Stacks {
         Ok(Ok(()))
     }
 
-    /// Puts the probe for launches into these functions of the driver at `path`: offsets in the file.
-    /// It acts in every process that has the file mapped; others than targets return at once.
-    pub fn probe_launches(&mut self, file: (u64, u64), path: &Path, offsets: &[u64]) -> Result<()> {
+    /// Puts the probe for launches into the driver. It acts in every process that has the file
+    /// mapped; in others than targets it returns at once.
+    pub fn probe_launches(&mut self, file: FileId, driver: &Elf) -> Result<()> {
         if self.launch_links.contains_key(&file) {
             return Ok(());
         }
+        let path = format!("/proc/self/fd/{}", driver.file().as_raw_fd());
         let mut links = Vec::new();
-        for offset in offsets {
-            let offset = usize::try_from(*offset)?;
-            links.push(
-                self.skel
-                    .progs
-                    .launch
-                    .attach_uprobe(false, -1, path, offset)
-                    .with_context(|| format!("cannot probe {}", path.display()))?,
-            );
+        for name in LAUNCHES {
+            let Some(offset) = driver.symbol(name)?.and_then(|at| driver.offset_of(at)) else {
+                continue;
+            };
+            let link = self
+                .skel
+                .progs
+                .launch
+                .attach_uprobe(false, -1, &path, usize::try_from(offset)?)
+                .with_context(|| format!("cannot probe {name} of the driver"))?;
+            links.push(link);
         }
         self.launch_links.insert(file, links);
         Ok(())

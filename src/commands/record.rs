@@ -19,7 +19,7 @@ use crate::collect::target::{self, Command};
 use crate::collect::{clock, process, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
-use crate::pipeline::{Session, STEP};
+use crate::pipeline::Session;
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
 use crate::store::{Stats, StoreError, Writer};
 use crate::units::{Count, Nanos};
@@ -201,7 +201,7 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
-            next_step = now + STEP;
+            next_step = now + session.pause();
             last_step = clock::monotonic();
         }
         if now >= next_flush {

@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod cpu;
+pub mod frame_text;
 pub mod frames;
 pub mod fxhash;
 pub mod gpu;

@@ -395,7 +395,11 @@ impl Names {
     /// The innermost frame that says what the wait is about; the empty name without one.
     pub fn telling_frame(&self, id: StackId) -> NameId {
         let telling = |f: &&NameId| !self.get(**f).is_empty() && !is_scheduler(self.get(**f));
-        self.stack_ids(id).iter().find(telling).copied().unwrap_or_default()
+        self.stack_ids(id)
+            .iter()
+            .find(telling)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// A user stack; `None` for no stack, or one that was never defined.

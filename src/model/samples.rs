@@ -93,23 +93,21 @@ impl SampleMark {
     }
 }
 
-/// Number of the entry whose time is nearest to `since`, of those no further than [`SLACK`].
-/// `times` tells that of each of `0..len`, in order.
+/// Number of the entry whose time is nearest to `since`, and no further than [`SLACK`]. `time` tells
+/// that of each of `0..len`, in order.
 pub(super) fn nearest(len: usize, since: Nanos, time: impl Fn(usize) -> Nanos) -> Option<usize> {
-    let from = since.saturating_sub(SLACK);
     let (mut lo, mut hi) = (0, len);
     while lo < hi {
         let middle = lo + (hi - lo) / 2;
-        if time(middle) < from {
+        if time(middle) < since {
             lo = middle + 1;
         } else {
             hi = middle;
         }
     }
-    let to = Nanos(since.0.saturating_add(SLACK.0));
-    (lo..len)
-        .take_while(|&i| time(i) <= to)
-        .min_by_key(|&i| time(i).0.abs_diff(since.0))
+    let away = |&i: &usize| time(i).0.abs_diff(since.0);
+    let beside = lo.saturating_sub(1)..len.min(lo + 1);
+    beside.filter(|i| away(i) <= SLACK.0).min_by_key(away)
 }
 
 #[cfg(test)]

@@ -26,7 +26,10 @@ use resolver::{News, Resolver};
 use stacks::UserStacks;
 
 /// How long between two steps of a [`Session`].
-pub const STEP: Nanos = Nanos::from_millis(100);
+const STEP: Nanos = Nanos::from_millis(100);
+
+/// While stacks wait for what is being read about a program that just began.
+const SHORT_STEP: Nanos = Nanos::from_millis(10);
 
 /// How long the shims may take to hand over their last records.
 const SHIM_PATIENCE: Duration = Duration::from_secs(2);
@@ -119,6 +122,15 @@ impl Session {
     /// Becomes readable when there is much to read, or something urgent.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.bpf.epoll_fd()
+    }
+
+    /// How long to wait before the next step.
+    pub fn pause(&self) -> Nanos {
+        if self.lookup.user.is_preparing() {
+            SHORT_STEP
+        } else {
+            STEP
+        }
     }
 
     /// Whether anything of the target still runs, as far as has been read.

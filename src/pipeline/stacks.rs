@@ -9,20 +9,21 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use crate::collect::bpf::Bpf;
 use crate::collect::clock;
-use crate::collect::elf::Elf;
 use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
 use crate::collect::tables::TableMaker;
 use crate::decode::stacks::{RawSample, UserAddress};
-use crate::event::{CallStackId, Cut, Event, Frame, FrameId, Pid, SampleKind, Task, TaskReason};
+use crate::event::{
+    CallStackId, Cut, Define, Event, Frame, FrameId, Function, Pid, Task, TaskReason,
+};
 use crate::intern::{CallStacks, Frames, Names};
+use crate::symbolize::user::{Answer, UserSymbols};
 use crate::units::Nanos;
 
 /// Names may take this long after the end of a recording; then addresses stay.
@@ -52,11 +53,10 @@ struct On {
     tables: TableMaker,
     /// Files of which a table was asked for.
     asked: HashSet<FileId>,
-    symbols: UserSymbols,
+    /// Until the end.
+    symbols: Option<UserSymbols>,
     frames: Frames,
     call_stacks: CallStacks,
-    /// Frames whose file was not open when they were seen first.
-    nameless: u64,
     /// Tables that did not fit.
     left_out: u64,
     budget: Budget,
@@ -91,10 +91,9 @@ impl UserStacks {
                 proc_pids: HashMap::new(),
                 tables: TableMaker::start().context("cannot start a thread")?,
                 asked: HashSet::new(),
-                symbols: UserSymbols::start().context("cannot start a thread")?,
+                symbols: Some(UserSymbols::start().context("cannot start a thread")?),
                 frames: Frames::default(),
                 call_stacks: CallStacks::default(),
-                nameless: 0,
                 left_out: 0,
             }),
         })
@@ -104,6 +103,13 @@ impl UserStacks {
     pub(super) fn period(&self) -> Nanos {
         let frequency = self.on.as_ref().map_or(0, |on| on.plan.frequency);
         Nanos(1_000_000_000 / u64::from(frequency.max(1)))
+    }
+
+    /// Maps or tables are being read that stacks need.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.on
+            .as_ref()
+            .is_some_and(|on| on.tables.pending > 0 || on.spaces.waiting() > 0)
     }
 
     pub(super) fn missing(&self) -> &[String] {
@@ -148,8 +154,8 @@ impl UserStacks {
     /// Hands out the names that were found since.
     pub(super) fn names(&mut self, names: &mut Names, sink: &mut dyn FnMut(Event)) {
         if let Some(on) = &mut self.on {
-            let found = on.symbols.answers();
-            define(found, names, sink);
+            let found = on.symbols.as_mut().map(UserSymbols::answers);
+            define(found.unwrap_or_default(), names, sink);
         }
     }
 
@@ -162,8 +168,10 @@ impl UserStacks {
         warn: &mut dyn FnMut(String),
     ) {
         let Some(on) = &mut self.on else { return };
-        let deadline = Instant::now() + NAMES_PATIENCE;
-        let (found, without) = on.symbols.finish(deadline);
+        let Some(symbols) = on.symbols.take() else {
+            return;
+        };
+        let (found, without) = symbols.finish(NAMES_PATIENCE);
         define(found, names, sink);
         if without > 0 {
             warn(format!(
@@ -239,6 +247,9 @@ impl On {
                 }
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
+                    if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
+                        self.stacks.probe_launches(file, &elf)?;
+                    }
                     self.tables.ask(file, elf);
                 }
             }
@@ -314,13 +325,21 @@ impl On {
         };
         let (id, new) = self.frames.frame(frame, sink);
         if new {
-            match self.spaces.files().elf(mapped.file) {
-                Some(elf) => self.symbols.ask(id, mapped.file, elf, mapped.address),
-                None => self.nameless += 1,
+            if let (Some(elf), Some(symbols)) =
+                (self.spaces.files().elf(mapped.file), &mut self.symbols)
+            {
+                symbols.ask(id, mapped.file, elf, mapped.address);
             }
         }
         Ok(id)
     }
+}
+
+/// The library through which all launches go.
+fn is_driver(path: &str) -> bool {
+    path.rsplit('/')
+        .next()
+        .is_some_and(|name| name.starts_with("libcuda.so"))
 }
 
 /// Keeps what launches cost within bounds.
@@ -362,12 +381,20 @@ impl Budget {
     }
 }
 
-#[derive(Debug)]
-struct UserSymbols;
-impl UserSymbols {
-    fn start() -> std::io::Result<Self> { Ok(UserSymbols) }
-    fn ask(&mut self, _: FrameId, _: FileId, _: Arc<Elf>, _: u64) {}
-    fn answers(&mut self) -> Vec<(FrameId, Vec<()>)> { Vec::new() }
-    fn finish(&mut self, _: Instant) -> (Vec<(FrameId, Vec<()>)>, u64) { (Vec::new(), 0) }
+/// Hands out what was found.
+fn define(found: Vec<Answer>, names: &mut Names, sink: &mut dyn FnMut(Event)) {
+    for (frame, functions) in found {
+        if functions.is_empty() {
+            continue;
+        }
+        let functions = functions
+            .into_iter()
+            .map(|f| Function {
+                name: names.name(&f.name, sink),
+                file: names.name(&f.file, sink),
+                line: f.line,
+            })
+            .collect();
+        sink(Event::Define(Define::Functions { frame, functions }));
+    }
 }
-fn define(_: Vec<(FrameId, Vec<()>)>, _: &mut Names, _: &mut dyn FnMut(Event)) {}

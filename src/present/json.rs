@@ -2,7 +2,8 @@
 //! renaming one or changing its meaning is a new version.
 //!
 //! Times are integers in nanoseconds. What cannot be known is null, never 0. Names are whole
-//! and as they came, except that those of kernels are demangled ([`names::full`]).
+//! and as they came, except that those of kernels are demangled ([`names::full`]) and that the frames of a
+//! program read as everywhere ([`frame_text`](crate::model::frame_text)).
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -328,7 +329,7 @@ impl<'a> OpenedByDoc<'a> {
         OpenedByDoc {
             call: &opened_by.call,
             who: Who::one(&opened_by.who),
-            stack: &opened_by.stack,
+            stack: &opened_by.stack.frames,
         }
     }
 }
@@ -352,7 +353,7 @@ impl<'a> PartDoc<'a> {
             cause: part.cause.id(),
             who: Who::new(part.who.as_ref()),
             what: &part.what,
-            stack: &part.stack,
+            stack: &part.stack.frames,
         }
     }
 }

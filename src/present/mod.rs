@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod json;
-pub mod names;
 pub mod page;
 pub mod report;
 pub mod style;
 pub mod table;
 pub mod text;
+
+pub use crate::demangle as names;
 
 #[cfg(test)]
 mod sample;

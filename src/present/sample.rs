@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::report::{
-    Blame, Call, CauseRow, Gap, Gpu, Hop, Kernel, NextOp, OpenedBy, Part, Quality, Report, Thread,
-    ThreadRef, Waker,
+    Blame, Call, CauseRow, Gap, Gpu, Hop, Kernel, NextOp, OpenedBy, Part, Quality, Report, Stack,
+    Thread, ThreadRef, Waker,
 };
 use crate::event::{CorrelationId, Pid, StreamId, Tid};
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
@@ -59,13 +59,21 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_string()).collect()
 }
 
+/// A stack of which no frame says more than the others.
+fn stack(frames: &[&str]) -> Stack {
+    Stack {
+        frames: strings(frames),
+        telling: Vec::new(),
+    }
+}
+
 fn part(
     start: u64,
     end: u64,
     cause: Cause,
     who: Option<ThreadRef>,
     what: &str,
-    stack: &[&str],
+    frames: &[&str],
 ) -> Part {
     Part {
         start: at(start),
@@ -73,7 +81,7 @@ fn part(
         cause,
         who,
         what: what.to_string(),
-        stack: strings(stack),
+        stack: stack(frames),
     }
 }
 
@@ -258,7 +266,10 @@ fn first_gap() -> Gap {
         opened_by: Some(OpenedBy {
             call: "cudaStreamSynchronize".to_string(),
             who: trainer(),
-            stack: strings(&["c10::cuda::stream_synchronize", "at::native::_local_scalar_dense_cuda", "Tensor.item"]),
+            stack: Stack {
+                frames: strings(&["libcudart.so.13+0x4f2a0", "c10::cuda::stream_synchronize", "at::native::_local_scalar_dense_cuda", "train_step (train.py:88)", "main (train.py:120)"]),
+                telling: strings(&["c10::cuda::stream_synchronize", "train_step (train.py:88)", "main (train.py:120)"]),
+            },
         }),
         parts: vec![
             part(3_204_518, 3_204_618, Cause::Sync, Some(trainer()), "cudaStreamSynchronize", &[]),
@@ -470,7 +481,7 @@ pub(super) fn hostile() -> Report {
             gap.opened_by = Some(OpenedBy {
                 call: name.chars().take(300).collect(),
                 who: thread(1, 2, name),
-                stack: vec![],
+                stack: stack(&[name]),
             });
             gap
         })

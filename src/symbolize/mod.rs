@@ -1,5 +1,7 @@
 //! Addresses → names, while recording: they mean nothing once the machine has restarted.
-#![forbid(unsafe_code)]
+
+mod image;
+pub mod user;
 
 use std::collections::HashMap;
 

@@ -13,6 +13,12 @@ use super::Unusable;
 /// Processes have no addresses of more bits.
 const ADDRESS_BITS: u32 = 48;
 
+/// Bytes of code, which has to reach all of itself by offsets of 32 bits.
+pub(super) const MAX_CODE: u64 = 1 << 32;
+
+/// Bytes of `.eh_frame`. That of libtorch_cpu, one of the largest, has 18 MB.
+pub(super) const MAX_EH_FRAME: usize = 256 << 20;
+
 /// What the tables are made from. Addresses are those of the file, as its program headers count.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
@@ -29,27 +35,33 @@ type Segments<'a> = &'a [ProgramHeader64<Little>];
 impl<'a> Source<'a> {
     pub fn of(elf: &'a [u8]) -> Result<Self, Unusable> {
         let ident = elf.get(..20).ok_or(Unusable::NotElf)?;
-        if !ident.starts_with(b"\x7fELF") {
+        let (Some([class, order, ..]), [.., low, high]) = (ident.strip_prefix(b"\x7fELF"), ident)
+        else {
             return Err(Unusable::NotElf);
+        };
+        let machine = match order {
+            2 => u16::from_be_bytes([*low, *high]),
+            _ => u16::from_le_bytes([*low, *high]),
+        };
+        if (*class, *order, machine) != (2, 1, EM_X86_64.0) {
+            return Err(Unusable::Machine(machine));
         }
-        // Of two bytes in the order of the machine; those of other orders are refused anyway.
-        let machine = u16::from_le_bytes([ident[18], ident[19]]);
-        let Ok(header) = FileHeader64::<Little>::parse(elf) else {
-            return Err(Unusable::Machine(machine));
-        };
-        let (Ok(endian), true) = (header.endian(), machine == EM_X86_64.0) else {
-            return Err(Unusable::Machine(machine));
-        };
+        let header =
+            FileHeader64::<Little>::parse(elf).map_err(|_| Unusable::Malformed("header"))?;
         let segments = header
-            .program_headers(endian, elf)
+            .program_headers(Little, elf)
             .map_err(|_| Unusable::Malformed("program headers"))?;
         let code = code(segments, elf.len() as u64)?;
 
         // Without section headers (stripped to the bone, or the vdso) the program headers say
         // where a table to search in is, and that where .eh_frame begins.
-        Self::by_sections(header, elf, &code)
+        let source = Self::by_sections(header, elf, &code)
             .or_else(|| Self::by_segments(segments, elf, &code))
-            .ok_or(Unusable::NoUnwindInfo)
+            .ok_or(Unusable::NoUnwindInfo)?;
+        match source.eh_frame.len() {
+            0..=MAX_EH_FRAME => Ok(source),
+            _ => Err(Unusable::TooLarge),
+        }
     }
 
     fn by_sections(
@@ -95,8 +107,10 @@ impl<'a> Source<'a> {
             .parse(&bases, 8)
             .ok()?;
         let start = parsed.eh_frame_ptr().direct().ok()?;
+        // The table ends somewhere before its segment does.
+        let data = loaded_from(segments, elf, start)?;
         Some(Source {
-            eh_frame: loaded_from(segments, elf, start)?,
+            eh_frame: &data[..data.len().min(MAX_EH_FRAME)],
             bases: bases.set_eh_frame(start),
             code: code.to_vec(),
             whole: false,
@@ -136,6 +150,9 @@ fn code(segments: Segments<'_>, file_bytes: u64) -> Result<Vec<Range<u64>>, Unus
         return Err(Unusable::Malformed("segments overlap"));
     }
     let total: u64 = code.iter().map(|range| range.end - range.start).sum();
+    if total > MAX_CODE {
+        return Err(Unusable::TooLarge);
+    }
     if total > file_bytes {
         return Err(Unusable::Malformed("more code than the file holds"));
     }

@@ -18,11 +18,11 @@
 //! that happens to run on the machine, so no file may make this module panic, run for long or
 //! take memory out of proportion to its size:
 //!
-//! - time: each entry of `.eh_frame` is run once, and each starts from a common entry of at most
-//!   [`cfi::MAX_CIE_BYTES`];
+//! - time: each entry of `.eh_frame` is run once, and starts from a common entry of limited length;
 //! - memory: 16 bytes for each function (which took at least 16 bytes of the file), 4 for each
-//!   row (two of the file), and 20 for each 64 KiB of code, of which there cannot be more than the
-//!   file is long; new rules are limited to [`rule::MAX_NEW_RULES`] for each file.
+//!   row (2 of the file), and some 30 for each 64 KiB of code, of which there cannot be more than
+//!   the file is long; a file with more than 256 MiB of `.eh_frame` or 4 GiB of code is refused;
+//!   new rules are limited to [`rule::MAX_NEW_RULES`] for each file.
 
 pub mod abi;
 mod cfi;
@@ -32,7 +32,9 @@ pub mod table;
 pub mod vdso;
 pub mod walk;
 
+// They assemble, and walk their own stacks.
 #[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests;
 
 pub use rule::{Caller, Cfa, Fp, Rule, Rules};
@@ -54,6 +56,10 @@ pub enum Unusable {
     /// Its code is above what a process can have.
     #[error("addresses beyond 48 bits")]
     AddressTooHigh,
+    /// More code, or more unwind information, than a program can have: files can be large without
+    /// taking room on a disk.
+    #[error("too large")]
+    TooLarge,
     #[error("no .eh_frame")]
     NoUnwindInfo,
 }

@@ -96,6 +96,7 @@ impl Rule {
         }
     }
 
+    #[inline]
     fn hash(self) -> usize {
         let wire = self.wire();
         let kinds = u64::from(wire.cfa) << 8 | u64::from(wire.fp);
@@ -157,6 +158,7 @@ impl Rules {
     }
 
     /// The number of a rule; a new one while [`Self::end`] is below `limit`.
+    #[inline]
     pub(super) fn id(&mut self, caller: Caller, limit: usize) -> u16 {
         let rule = match caller {
             Caller::Unknown => return abi::RULE_NONE,

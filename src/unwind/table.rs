@@ -37,14 +37,19 @@ impl Table {
     /// `elf` is all of the file, at an address that is a multiple of 8 as mmap and allocators
     /// give it. Only its headers and its `.eh_frame` are looked at.
     pub fn of(elf: &[u8], rules: &mut Rules) -> Result<Self, Unusable> {
-        let source = Source::of(elf)?;
-        let mut frames = Frames::new(&source);
+        Self::from_source(&Source::of(elf)?, rules)
+    }
+
+    pub(super) fn from_source(source: &Source<'_>, rules: &mut Rules) -> Result<Self, Unusable> {
+        let mut frames = Frames::new(source);
         let functions = frames.functions();
         if functions.is_empty() {
             return Err(Unusable::NoUnwindInfo);
         }
         let limit = rules.end() + MAX_NEW_RULES;
         let mut builder = Builder::default();
+        // Compilers take 5 bytes and more for one, and room that is not used takes no memory.
+        builder.table.rows.reserve(source.eh_frame.len() / 4);
         for function in &functions {
             frames.rows(function, |start, end, caller| {
                 builder.push(start, end, rules.id(caller, limit));

@@ -479,7 +479,10 @@ fn a_read_names_the_file_and_shows_the_stack() {
     );
     assert!(text.contains("folio_wait_bit < filemap_read"), "{text}");
     let part = &longest(&r).parts[1];
-    assert_eq!(part.stack, ["__schedule", "folio_wait_bit", "filemap_read"]);
+    assert_eq!(
+        part.stack.frames,
+        ["__schedule", "folio_wait_bit", "filemap_read"]
+    );
 }
 
 #[test]

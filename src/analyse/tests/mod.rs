@@ -4,5 +4,6 @@ mod device;
 mod gaps;
 mod host;
 mod random;
+mod sampled;
 mod story;
 mod trust;

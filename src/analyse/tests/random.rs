@@ -316,8 +316,72 @@ fn host_event() -> impl Strategy<Value = Event> {
     });
     prop_oneof![
         20 => switch, 10 => waking, 3 => wait, 3 => irq, 1 => stall, 1 => task, 1 => exit, 1 => signal,
-        1 => loss,
+        1 => loss, 5 => sample(), 3 => stack(),
     ]
+}
+
+fn sample() -> impl Strategy<Value = Event> {
+    let kind = (0..4u8, time(), tid()).prop_map(|(n, since, wakee)| match n {
+        0 => SampleKind::Cpu { period: since },
+        1 => SampleKind::OffCpu { since },
+        2 => SampleKind::Waker { wakee, since },
+        _ => SampleKind::Launch { one_in: 1 },
+    });
+    (time(), tid(), kind, 0..4u32, prop::option::of(tid())).prop_map(
+        |(ts, tid, kind, user, gil)| {
+            Event::Sample(Sample {
+                ts,
+                tid,
+                kind,
+                kernel: StackId(0),
+                user: CallStackId(user),
+                gil,
+            })
+        },
+    )
+}
+
+/// Stacks 1 to 3, of frames 1 to 3, which are in Python, in its collector or take its lock, or of
+/// frames that nobody defined.
+fn stack() -> impl Strategy<Value = Event> {
+    let name = prop::sample::select(vec!["gc_collect_main", "take_gil", "work"]);
+    let define = prop_oneof![
+        (1..4u32, prop::collection::vec(0..5u32, 0..4)).prop_map(|(id, frames)| {
+            Define::CallStack {
+                id: CallStackId(id),
+                frames: frames.into_iter().map(FrameId).collect(),
+                cut: None,
+            }
+        }),
+        (1..4u32).prop_map(|id| Define::Frame {
+            id: FrameId(id),
+            frame: match id {
+                1 => Frame::Python {
+                    function: NameId(900),
+                    file: NameId(0),
+                    line: 1,
+                },
+                _ => Frame::Native {
+                    module: NameId(0),
+                    build_id: NameId(0),
+                    address: 1,
+                },
+            },
+        }),
+        (1..4u32).prop_map(|id| Define::Functions {
+            frame: FrameId(id),
+            functions: vec![Function {
+                name: NameId(900),
+                file: NameId(0),
+                line: 0,
+            }],
+        }),
+        name.prop_map(|text| Define::Name {
+            id: NameId(900),
+            text: text.into(),
+        }),
+    ];
+    define.prop_map(Event::Define)
 }
 
 /// A clean recording with random events on top, or random events alone.

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -17,12 +17,10 @@ use super::events::FileHint;
 use super::open::Opened;
 use super::FileId;
 use crate::collect::elf::{self, BuildId, Elf, Identity, Segment};
+use crate::unwind::vdso;
 
 /// The kernel's name for its own code in every process.
 pub(super) const VDSO: &[u8] = b"[vdso]";
-
-/// It has a few pages.
-const MOST_VDSO_BYTES: u64 = 1 << 20;
 
 /// How the kernel marks the path of a file that has no name any more.
 const DELETED: &str = " (deleted)";
@@ -235,19 +233,9 @@ impl Files {
 
 /// A file with the bytes of the vdso.
 fn own_vdso() -> io::Result<File> {
-    let maps = super::proc::read(std::process::id())?;
-    let vdso = maps
-        .iter()
-        .find(|m| m.path == VDSO)
-        .ok_or(io::ErrorKind::NotFound)?;
-    let size = vdso.end - vdso.start;
-    if size > MOST_VDSO_BYTES {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut bytes = vec![0; usize::try_from(size).map_err(|_| io::ErrorKind::InvalidData)?];
-    File::open("/proc/self/mem")?.read_exact_at(&mut bytes, vdso.start)?;
+    let bytes = vdso::image().ok_or(io::ErrorKind::NotFound)?;
     let mut file = File::from(memfd_create("gdiag-vdso", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(&bytes)?;
+    file.write_all(bytes)?;
     Ok(file)
 }
 

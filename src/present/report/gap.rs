@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use crate::analyse::cause::Cause;
-use crate::analyse::report::{Gap, Gpu, Hop, Part, ThreadRef, Waker};
+use crate::analyse::report::{Gap, Gpu, Hop, Part, Stack, ThreadRef, Waker};
 use crate::present::names;
 use crate::present::page::{Page, Paint};
 use crate::present::report::{heading, name_of, or_dash, who_and_what};
@@ -160,15 +160,12 @@ fn background(
     lines: &[Line<'_>],
     usual_lead: Option<Nanos>,
 ) -> io::Result<()> {
-    let matters = |line: &&Line<'_>| {
-        !line.stack.is_empty() && line.total.share_of(length(gap)) >= STACK_SHARE
-    };
-    if let Some(line) = lines.iter().find(matters) {
-        page.labelled(
-            Paint::Plain,
-            &format!("  stack of {}: ", line.cause.id()),
-            &stack(line.stack),
-        )?;
+    let matters =
+        |line: &&Line<'_>| line.stack.is_some() && line.total.share_of(length(gap)) >= STACK_SHARE;
+    let shown = lines.iter().find(matters);
+    if let Some((line, of_line)) = shown.and_then(|line| Some((line, line.stack?))) {
+        let label = format!("  stack of {}: ", line.cause.id());
+        page.labelled(Paint::Plain, &label, &stack(of_line))?;
     }
     if let Some(opened_by) = &gap.opened_by {
         let mut who = format!("{} of {}", opened_by.call, name_of(&opened_by.who));
@@ -231,17 +228,18 @@ fn is_entry(frame: &str) -> bool {
             .any(|start| frame.starts_with(start))
 }
 
-fn stack(frames: &[String]) -> String {
-    let telling = frames
-        .iter()
-        .rposition(|frame| !is_entry(frame))
-        .map_or(frames.len(), |last| last + 1);
-    let frames = &frames[..telling];
-    let shown: Vec<&str> = frames
-        .iter()
-        .take(FRAMES)
-        .map(|frame| or_dash(frame))
-        .collect();
+/// What the program did where that is known: the kernel's part is in the budget. Else all there is.
+fn stack(stack: &Stack) -> String {
+    if !stack.telling.is_empty() {
+        return stack.telling.join(" < ");
+    }
+    let all: Vec<&str> = stack.frames.iter().map(|frame| or_dash(frame)).collect();
+    let mut frames = all.clone();
+    frames.retain(|frame| !is_entry(frame));
+    if frames.is_empty() {
+        frames = all;
+    }
+    let shown = &frames[..frames.len().min(FRAMES)];
     let more = if frames.len() > FRAMES { " < ..." } else { "" };
     format!("{}{more}", shown.join(" < "))
 }
@@ -254,7 +252,7 @@ struct Line<'a> {
     total: Nanos,
     times: u64,
     /// Of the longest part that has one.
-    stack: &'a [String],
+    stack: Option<&'a Stack>,
     longest: Nanos,
 }
 
@@ -273,7 +271,7 @@ fn merge(parts: &[Part]) -> Vec<Line<'_>> {
                 what: &part.what,
                 total: Nanos::ZERO,
                 times: 0,
-                stack: &[],
+                stack: None,
                 longest: Nanos::ZERO,
             });
         }
@@ -282,7 +280,7 @@ fn merge(parts: &[Part]) -> Vec<Line<'_>> {
         line.times += 1;
         if !part.stack.is_empty() && time >= line.longest {
             line.longest = time;
-            line.stack = &part.stack;
+            line.stack = Some(&part.stack);
         }
     }
     lines.sort_by_key(|line| std::cmp::Reverse(line.total));
@@ -377,8 +375,12 @@ mod tests {
 
     #[test]
     fn the_way_into_the_kernel_is_not_shown() {
-        let frames =
-            |list: &[&str]| stack(&list.iter().map(|f| (*f).to_string()).collect::<Vec<_>>());
+        let frames = |list: &[&str]| {
+            stack(&Stack {
+                frames: list.iter().map(|f| (*f).to_string()).collect(),
+                telling: Vec::new(),
+            })
+        };
         assert_eq!(
             frames(&[
                 "futex_wait",
@@ -394,5 +396,25 @@ mod tests {
             "filemap_fault < exc_page_fault"
         );
         assert_eq!(frames(&["do_syscall_64"]), "do_syscall_64");
+        assert_eq!(
+            frames(&["futex_wait", "do_syscall_64", "libc.so.6+0x10", "app+0x20"]),
+            "futex_wait < libc.so.6+0x10 < app+0x20"
+        );
+    }
+
+    #[test]
+    fn of_a_stack_the_program_s_own_part_is_shown() {
+        let list = |texts: &[&str]| texts.iter().map(|f| (*f).to_string()).collect();
+        let text = stack(&Stack {
+            frames: list(&[
+                "futex_wait",
+                "do_syscall_64",
+                "take_gil",
+                "f (a.py:1)",
+                "g (a.py:2)",
+            ]),
+            telling: list(&["f (a.py:1)", "g (a.py:2)"]),
+        });
+        assert_eq!(text, "f (a.py:1) < g (a.py:2)");
     }
 }

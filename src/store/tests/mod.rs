@@ -18,7 +18,7 @@ use self::arbitrary::{event, events, kind, KINDS};
 use self::damage::chunk;
 use super::decode::{Decoder, Record};
 use super::encode::Encoder;
-use super::format::{self, FileHeader};
+use super::format::{self, record, FileHeader};
 use super::meta::{GpuSource, Meta, Summary, TargetMode};
 use super::state::State;
 use super::{Coverage, Reader, StoreError, Writer};
@@ -225,24 +225,33 @@ fn a_newer_minor_version_is_read_with_what_is_known() {
     encoder.push(&stall);
     let end = encoder.bytes().len();
     encoder.push(&ping(20));
-    let (before, record, after) = (
+    let (before, known, after) = (
         &encoder.bytes()[..begin],
         &encoder.bytes()[begin..end],
         &encoder.bytes()[end..],
     );
 
     let new_kind = [0x3f, 3, 1, 2, 3];
-    let bytes = [before, &new_kind, record, after].concat();
+    let bytes = [before, &new_kind, known, after].concat();
     assert_eq!(decode(&bytes), (vec![ping(10), stall.clone(), ping(20)], 1));
 
-    let mut new_field = record.to_vec();
+    let mut new_field = known.to_vec();
     new_field[1] += 1;
     new_field.push(99);
     let bytes = [before, &new_field, after].concat();
-    assert_eq!(decode(&bytes), (vec![ping(10), stall, ping(20)], 0));
+    assert_eq!(decode(&bytes), (vec![ping(10), stall.clone(), ping(20)], 0));
+
+    // A kind of frame, a reason for a cut and a kind of sample that came later.
+    let later = [
+        &[record::FRAME, 3, 1, 63, 0][..],
+        &[record::CALL_STACK, 4, 1, 63, 1, 2],
+        &[record::SAMPLE, 6, 0, 121, 0, 0, 0, 63],
+    ];
+    let bytes = [before, &later.concat(), known, after].concat();
+    assert_eq!(decode(&bytes), (vec![ping(10), stall, ping(20)], 3));
 
     // What comes after still gets its true time.
-    let mut new_value = record.to_vec();
+    let mut new_value = known.to_vec();
     *new_value.last_mut().unwrap() = 31;
     let bytes = [before, &new_value, after].concat();
     assert_eq!(decode(&bytes), (vec![ping(10), ping(20)], 1));

@@ -1,18 +1,18 @@
-//! Kernel names as people write them.
+//! Names of functions as people write them.
 //!
 //! Recordings keep what the compiler made. Text shows the name without its return type and
-//! parameters, cut where it must be; JSON has the whole demangled declaration.
+//! parameters, cut where it must be; JSON has the whole demangled declaration of a kernel.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 
-use cpp_demangle::{DemangleOptions, DemangleWrite, Symbol};
+use cpp_demangle::{DemangleOptions, Symbol};
 
 /// Short mangled names can stand for astronomically long ones; beyond this they stay mangled.
 const MAX_LEN: usize = 1 << 16;
 
-/// The whole declaration; `name` itself when it is not a mangled C++ name.
+/// The whole declaration; `name` itself when it is not a mangled name of C++ or Rust.
 pub fn full(name: &str) -> Cow<'_, str> {
     demangle(name, &DemangleOptions::new())
 }
@@ -29,6 +29,14 @@ pub fn short(name: &str) -> Cow<'_, str> {
 }
 
 fn demangle<'a>(name: &'a str, options: &DemangleOptions) -> Cow<'a, str> {
+    // A name of old Rust is one of C++, too; only its own demangler knows the hash at the end.
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        let mut out = Bounded(String::new());
+        return match write!(out, "{rust:#}") {
+            Ok(()) => Cow::Owned(out.0),
+            Err(fmt::Error) => Cow::Borrowed(name),
+        };
+    }
     if !name.starts_with("_Z") {
         return Cow::Borrowed(name);
     }
@@ -44,8 +52,8 @@ fn demangle<'a>(name: &'a str, options: &DemangleOptions) -> Cow<'a, str> {
 
 struct Bounded(String);
 
-impl DemangleWrite for Bounded {
-    fn write_string(&mut self, text: &str) -> fmt::Result {
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.0.len() + text.len() > MAX_LEN {
             return Err(fmt::Error);
         }
@@ -74,6 +82,16 @@ mod tests {
             short(FILL),
             "at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1> >"
         );
+    }
+
+    #[test]
+    fn names_of_rust_lose_their_hash() {
+        for (mangled, name) in [
+            ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
+            ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+        ] {
+            assert_eq!(short(mangled), name);
+        }
     }
 
     #[test]
@@ -129,7 +147,7 @@ mod tests {
         /// Check that no name, however broken, does more than stay as it is.
         #[test]
         fn any_name_is_shown(tail in "[0-9A-Z_a-z]{0,60}", other in any::<String>()) {
-            for name in [format!("_Z{tail}"), format!("_ZN{tail}E"), other] {
+            for name in [format!("_Z{tail}"), format!("_ZN{tail}E"), format!("_R{tail}"), other] {
                 prop_assert!(full(&name).len() <= MAX_LEN);
                 prop_assert!(short(&name).len() <= MAX_LEN);
             }
