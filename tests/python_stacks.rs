@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,13 +17,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use gdiag::collect::bpf::{self, Bpf};
-use gdiag::collect::elf::Elf;
-use gdiag::collect::python::{Interpreter, Minor};
+use gdiag::collect::clock;
+use gdiag::collect::maps::{self, AddressSpaces, FileId, Place};
+use gdiag::collect::python::{Interpreter, Minor, Part};
 use gdiag::collect::stacks::{self, Stacks};
-use gdiag::decode::python::Code;
-use gdiag::decode::stacks::RawSample;
+use gdiag::collect::tables::{Made, TableMaker};
+use gdiag::decode::python::{merge, Code, Merged, Side};
+use gdiag::decode::stacks::{PyAddress, RawSample, UserAddress};
 use gdiag::event::Pid;
 use gdiag::units::Nanos;
+use gdiag::unwind::Rules;
 
 /// CPU time that each case takes, and how often a stack is taken in it.
 const SECONDS: &str = "0.08";
@@ -63,35 +66,59 @@ impl Drop for Program {
     }
 }
 
-/// The interpreter that the process has mapped, and its bias.
-fn interpreter(pid: u32) -> (Interpreter, u64) {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    for line in maps.lines() {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let [range, _, offset, _, _, path] = words[..] else {
-            continue;
-        };
-        let hex = |text| u64::from_str_radix(text, 16).unwrap();
-        let (start, end) = range.split_once('-').unwrap();
-        let (start, end) = (hex(start), hex(end));
-        if !path.starts_with('/') {
-            continue;
+/// What is mapped in the process, when the kernel side has been told of all of it.
+struct Told {
+    spaces: AddressSpaces,
+    interpreter: Interpreter,
+    /// The interpreter's.
+    file: FileId,
+}
+
+fn tell(stacks: &mut Stacks, pid: u32) -> Told {
+    let mut spaces = AddressSpaces::new(maps::Options::default()).unwrap();
+    let mut tables = TableMaker::start().unwrap();
+    spaces.add(Pid(pid), pid);
+    while !spaces.poll(clock::monotonic()) || spaces.waiting() > 0 {
+        std::thread::yield_now();
+    }
+    let mappings = spaces.mappings(Pid(pid)).unwrap();
+    let mut found = None;
+    let mut files: Vec<FileId> = mappings.iter().filter_map(|m| m.file).collect();
+    files.dedup();
+    for file in files {
+        let elf = spaces.files().elf(file).unwrap();
+        if let Some(interpreter) = Interpreter::of(&elf, spaces.files().path(file)).unwrap() {
+            let mapping = mappings.iter().find(|m| m.file == Some(file)).unwrap();
+            stacks
+                .set_python(Pid(pid), &interpreter, mapping.bias)
+                .unwrap();
+            found = Some((interpreter, file));
         }
-        let Some(elf) = Elf::read(File::open(path).unwrap()).unwrap() else {
-            continue;
+        tables.ask(file, elf);
+    }
+    while tables.pending > 0 {
+        let add = |made: &Made, rules: &Rules| {
+            let table = made.table.as_ref().unwrap();
+            stacks.add_table(made.file, table, rules).unwrap().unwrap();
         };
-        if let Some(found) = Interpreter::of(&elf, path).unwrap() {
-            let bias = elf.bias(start, end - start, hex(offset)).unwrap();
-            return (found, bias);
+        if tables.take(add).is_none() {
+            std::thread::yield_now();
         }
     }
-    panic!("no interpreter in {maps}");
+    let generation = spaces.generation(Pid(pid));
+    stacks.set_maps(Pid(pid), generation, &mappings).unwrap();
+    let (interpreter, file) = found.unwrap_or_else(|| panic!("no interpreter in {mappings:?}"));
+    Told {
+        spaces,
+        interpreter,
+        file,
+    }
 }
 
 struct Run {
     samples: Vec<RawSample>,
     codes: HashMap<u64, Vec<(usize, Code)>>,
-    interpreter: Interpreter,
+    told: Told,
     /// By case: thread, and the callers of the function that spends the time.
     cases: BTreeMap<String, Vec<(u32, Vec<Line>)>>,
 }
@@ -127,8 +154,7 @@ fn run(command: &[String]) -> Run {
         launch_one_in: 0,
     };
     let mut stacks = Stacks::start(&plan, &bpf).unwrap();
-    let (interpreter, bias) = interpreter(pid);
-    stacks.set_python(Pid(pid), &interpreter, bias).unwrap();
+    let told = tell(&mut stacks, pid);
 
     program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let (sender, lines) = mpsc::channel();
@@ -182,7 +208,7 @@ fn run(command: &[String]) -> Run {
     Run {
         samples,
         codes,
-        interpreter,
+        told,
         cases,
     }
 }
@@ -200,15 +226,39 @@ fn plan() -> bpf::Plan {
 impl Run {
     /// The Python frames of a sample, leaf first.
     fn frames(&self, index: usize) -> Vec<Line> {
-        let frame = |f: &gdiag::decode::stacks::PyAddress| {
+        let frame = |f: &PyAddress| {
             let told = self.codes.get(&f.code).map_or(&[][..], Vec::as_slice);
             // What was told last before the sample, which may have come through another ring.
             let code = (told.iter().rev().find(|(at, _)| *at <= index)).or_else(|| told.first());
             let (_, code) = code.expect("each code object was told of");
-            let line = code.line(self.interpreter.lines, f.instr);
+            let line = code.line(self.told.interpreter.lines, f.instr);
             (code.function.clone(), code.file.clone(), line)
         };
         self.samples[index].python.iter().map(frame).collect()
+    }
+
+    /// The native and the Python frames of a sample in one.
+    fn merged(&self, sample: &RawSample) -> Merged {
+        let part = |address: &UserAddress| {
+            let pc = address.inside();
+            match self.told.spaces.find_in(sample.pid, pc, sample.generation) {
+                Place::File(at) if at.file == self.told.file => {
+                    self.told.interpreter.part(at.address)
+                }
+                Place::File(_) | Place::Anonymous | Place::NotYet | Place::Unmapped => Part::Other,
+            }
+        };
+        let parts: Vec<Part> = sample.user.iter().map(part).collect();
+        let entries: Vec<bool> = sample.python.iter().map(|f| f.entry).collect();
+        let native = Side {
+            frames: &parts,
+            whole: sample.cut.is_none(),
+        };
+        let python = Side {
+            frames: &entries,
+            whole: entries.len() < MOST_FRAMES,
+        };
+        merge(native, python)
     }
 }
 
@@ -223,7 +273,7 @@ fn check(version: &str, minor: u8) {
     }
     for command in commands {
         let run = run(&command);
-        assert_eq!(run.interpreter.version, Minor(minor));
+        assert_eq!(run.told.interpreter.version, Minor(minor));
         check_run(&command.join(" "), &run);
     }
 }
@@ -235,6 +285,7 @@ fn check_run(name: &str, run: &Run) {
     let last = stacks.iter().rposition(spins).unwrap();
     let mut seen: BTreeMap<&str, u32> = run.cases.keys().map(|k| (k.as_str(), 0)).collect();
     let (mut wrong, mut holders) = (Vec::new(), 0u32);
+    let (mut whole, mut exact) = (0u32, 0u32);
     for (sample, stack) in (run.samples.iter().zip(&stacks)).take(last + 1).skip(first) {
         let case = run.cases.iter().find(|(_, threads)| {
             threads.iter().any(|(thread, callers)| {
@@ -245,23 +296,33 @@ fn check_run(name: &str, run: &Run) {
             Some((case, _)) => *seen.get_mut(case.as_str()).unwrap() += 1,
             None => wrong.push((sample, stack)),
         }
+        if sample.cut.is_none() && sample.python.len() < MOST_FRAMES {
+            whole += 1;
+            exact += u32::from(run.merged(sample).exact);
+        }
         holders += u32::from(sample.gil_holder == Some(sample.tid.0));
     }
     let right: u32 = seen.values().sum();
     let cpu = last + 1 - first;
     println!(
-        "{name}: {right} of {cpu} right, lock known {holders}, codes {}",
+        "{name}: {right} of {cpu} right, {exact} of {whole} merged, lock known {holders}, codes {}",
         run.codes.len()
     );
     if let Some((sample, stack)) = wrong.first() {
         println!("first wrong: {:?} {:?}", sample.python.len(), stack);
     }
     assert!(f64::from(right) >= 0.99 * cpu as f64, "{right} of {cpu}");
+    // All but those deeper than is looked at.
+    assert!(f64::from(whole) >= 0.9 * cpu as f64, "{whole} of {cpu}");
+    assert!(
+        f64::from(exact) >= 0.99 * f64::from(whole),
+        "{exact} of {whole}"
+    );
     for (case, count) in seen {
         assert!(count >= 30, "{case} was seen only {count} times");
     }
     // Who runs Python has the lock, and from 3.11 on the interpreter knows its tid.
-    if run.interpreter.version >= Minor(11) {
+    if run.told.interpreter.version >= Minor(11) {
         assert!(f64::from(holders) >= 0.99 * cpu as f64);
     } else {
         assert_eq!(holders, 0);
