@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-SECONDS = float(sys.argv[1])
+seconds = 0.0
 cases = []
 
 
@@ -23,7 +23,7 @@ def spin(case):
         callers.append([name, code.co_filename, frame.f_lineno])
         frame = frame.f_back
     cases.append({"case": case, "thread": threading.get_native_id(), "callers": callers})
-    end = time.thread_time() + SECONDS
+    end = time.thread_time() + seconds
     while time.thread_time() < end:
         for _ in range(500):
             pass
@@ -185,8 +185,7 @@ def on_threads():
         thread.join()
 
 
-def main():
-    sys.stdin.readline()
+def every_case():
     recursion(50, "deep")
     for_loop()
     generator_from_c()
@@ -206,9 +205,15 @@ def main():
     elsewhere("def run():\n return spin('ucs4')\n", "\U0001f40d.py")
     on_threads()
     recursion(200, "deeper")
-    for case in cases:
-        print(json.dumps(case))
 
 
+# Once without: what is imported or filled at first use is there then.
+every_case()
+cases.clear()
+cached.cache_clear()
+seconds = float(sys.argv[1])
 print("ready", flush=True)
-main()
+sys.stdin.readline()
+every_case()
+for case in cases:
+    print(json.dumps(case))
