@@ -291,7 +291,7 @@ static __always_inline u8 to_caller(struct walk *w, struct gdiag_rule *rule, u64
 	}
 	/* A stack grows down, so its callers are above. */
 	if (cfa <= w->sp)
-		return GDIAG_CUT_UNSUPPORTED;
+		return GDIAG_CUT_UNREADABLE;
 	if (!read_word(&ra, cfa - 8))
 		return GDIAG_CUT_UNREADABLE;
 	if (rule->fp == GDIAG_FP_AT_CFA) {
@@ -322,6 +322,11 @@ static long walk_frame(u64 i, void *data)
 	u32 at = (u32)s->kernel + s->user, id;
 	u64 pc;
 
+	/* Where threads begin without a table that says so. */
+	if (!w->pc) {
+		w->cut = GDIAG_CUT_ROOT;
+		return 1;
+	}
 	if (s->user >= GDIAG_USER_DEPTH || at >= GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH) {
 		w->cut = GDIAG_CUT_DEPTH;
 		return 1;

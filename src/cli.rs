@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::event::Pid;
+use crate::analyse::stacks::{self, Mode};
+use crate::event::{Pid, Tid};
 use crate::units::Nanos;
 
 /// Where a recording goes, and comes from, unless said otherwise.
@@ -67,6 +68,25 @@ pub const REPORT_EXAMPLES: Pairs = &[
     ("gdiag report --json | jq .quality", "JSON for scripts"),
 ];
 
+pub const FLAME_EXAMPLES: Pairs = &[
+    (
+        "gdiag flame -o idle.svg",
+        "who made the GPU wait, in a browser",
+    ),
+    (
+        "gdiag flame --mode mixed --to 10s -o mixed.svg",
+        "CPU, off-CPU and GPU time of the first 10 s",
+    ),
+    (
+        "gdiag flame --diff slow.data -o diff.svg",
+        "what changed since another recording",
+    ),
+    (
+        "gdiag flame --mode offcpu --folded > offcpu.folded",
+        "folded stacks for other tools",
+    ),
+];
+
 pub const SHIM_EXAMPLES: Pairs = &[
     (
         "gdiag shim install /opt/gdiag",
@@ -91,6 +111,16 @@ pub const REPORT_EXIT_STATUS: Pairs = &[
     (
         "1",
         "failed, or the recording was cut and is reported as far as it goes",
+    ),
+    EXIT_STATUS[2],
+];
+
+/// So does `flame`.
+pub const FLAME_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    (
+        "1",
+        "failed, or the recording was cut and is drawn as far as it goes",
     ),
     EXIT_STATUS[2],
 ];
@@ -157,6 +187,7 @@ pub struct Cli {
 enum Command {
     Record(RecordArgs),
     Report(ReportArgs),
+    Flame(FlameArgs),
     Shim(ShimArgs),
 }
 
@@ -257,6 +288,115 @@ struct ReportArgs {
     gaps: Option<GapLimit>,
 }
 
+/// Draw flame graphs: stacks as wide as the time they took
+///
+/// Writes an SVG picture for a browser, in which frames can be searched and zoomed into, or
+/// folded stacks for other tools. Times are whole nanoseconds and add up to those of the
+/// recording; what no stack was taken of is shown, too, and says so. Needs no privileges.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag flame [-i FILE] [--mode MODE] [--folded] [-o OUT] [--diff OTHER] [OPTIONS]",
+    after_help = after_help(FLAME_EXAMPLES, &[]),
+    after_long_help = after_help(FLAME_EXAMPLES, &[FLAME_EXIT_STATUS]),
+)]
+struct FlameArgs {
+    /// Read this recording
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    input: PathBuf,
+
+    /// What the time is time of
+    #[arg(long, value_name = "MODE", default_value = "idle")]
+    mode: FlameMode,
+
+    /// Write folded stacks instead of a picture: `root;...;leaf NS`
+    #[arg(long)]
+    folded: bool,
+
+    /// Write here instead of to stdout
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Show what changed since this recording: red took more, blue less
+    ///
+    /// Processes and threads are matched by name. Folded stacks get two times, before and after.
+    #[arg(long, value_name = "OTHER")]
+    diff: Option<PathBuf>,
+
+    /// Scale the times of OTHER to the same sum
+    #[arg(long, requires = "diff")]
+    normalize: bool,
+
+    /// Leave out what was before this time since the start of the recording, such as 1.5s
+    #[arg(long, value_name = "T")]
+    from: Option<Nanos>,
+
+    /// Leave out what was after this time since the start of the recording
+    #[arg(long, value_name = "T")]
+    to: Option<Nanos>,
+
+    /// Only these processes
+    #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
+    pid: Vec<Pid>,
+
+    /// Only these threads
+    #[arg(short, long, value_name = "TID[,TID]...", value_delimiter = ',', value_parser = parse_tid)]
+    tid: Vec<Tid>,
+
+    /// Only this GPU, by its number in the report
+    #[arg(long, value_name = "N")]
+    gpu: Option<u32>,
+
+    /// Put the stacks of those who ended waits on top of those who waited
+    #[arg(long)]
+    wakers: bool,
+
+    /// Show functions without a name by address, rather than all of a file as one
+    #[arg(long)]
+    addresses: bool,
+
+    /// Share out idle time without a sample of its own to the samples of the same cause and thread
+    ///
+    /// Gaps are shorter than the time between two samples. With many of them, the few samples that
+    /// hit one tell where the thread mostly was in all of them, though not where it was in each.
+    #[arg(long)]
+    estimate: bool,
+
+    /// Title of the picture
+    #[arg(long, value_name = "TEXT", conflicts_with = "folded")]
+    title: Option<String>,
+
+    /// Width of the picture in pixels [default: that of the browser]
+    #[arg(long, value_name = "PX", conflicts_with = "folded", value_parser = clap::value_parser!(u32).range(200..=100_000))]
+    width: Option<u32>,
+
+    /// Leave out frames narrower than this many percent of the picture
+    #[arg(long, value_name = "PERCENT", default_value = "0.05", conflicts_with = "folded", value_parser = parse_percent)]
+    min_width: f64,
+
+    /// Turn stacks around: merge them from their leaves
+    #[arg(long)]
+    reverse: bool,
+
+    /// Draw the root at the top
+    #[arg(long, conflicts_with = "folded")]
+    inverted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlameMode {
+    /// Host stacks by the GPU idle time that they caused, with its cause at the base
+    Idle,
+    /// CPU, off-CPU and GPU time in one graph
+    Mixed,
+    /// Time on a CPU
+    Cpu,
+    /// Time asleep or waiting for a CPU
+    #[value(name = "offcpu")]
+    OffCpu,
+    /// Time of GPU operations, by the stacks that launched them
+    Gpu,
+}
+
 /// Handle the library that records CUDA inside a program
 ///
 /// `gdiag record -- CMD` brings the library along by itself. Install it to start a service that
@@ -291,6 +431,7 @@ enum ShimCommand {
 pub enum Action {
     Record(RecordOptions),
     Report(ReportOptions),
+    Flame(FlameOptions),
     ShimInstall { dir: PathBuf },
 }
 
@@ -366,6 +507,26 @@ impl ReportOptions {
     }
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlameOptions {
+    pub input: PathBuf,
+    pub what: stacks::Options,
+    /// Text rather than a picture.
+    pub folded: bool,
+    /// `None` is stdout.
+    pub output: Option<PathBuf>,
+    /// The recording to compare with.
+    pub diff: Option<PathBuf>,
+    pub normalize: bool,
+    pub title: Option<String>,
+    /// In pixels.
+    pub width: Option<u32>,
+    /// In percent.
+    pub min_width: f64,
+    pub reverse: bool,
+    pub inverted: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapLimit {
     Count(usize),
@@ -378,6 +539,7 @@ impl Cli {
         Ok(match self.command {
             Command::Record(args) => Action::Record(args.into_options()?),
             Command::Report(args) => Action::Report(args.into_options()),
+            Command::Flame(args) => Action::Flame(args.into_options()?),
             Command::Shim(args) => match args.command {
                 ShimCommand::Install { dir } => Action::ShimInstall { dir },
             },
@@ -394,7 +556,8 @@ impl RecordArgs {
         } else if !self.command.is_empty() {
             Target::Command
         } else {
-            return Err(record_error(
+            return Err(usage_error(
+                "record",
                 ErrorKind::MissingRequiredArgument,
                 "nothing to record: give a command, processes (-p PID), or the whole machine (-a)\n\n  \
                  hint: gdiag record -- python3 train.py",
@@ -405,7 +568,8 @@ impl RecordArgs {
             .first()
             .is_some_and(|program| program.is_empty())
         {
-            return Err(record_error(
+            return Err(usage_error(
+                "record",
                 ErrorKind::InvalidValue,
                 "the command to run has an empty name",
             ));
@@ -439,12 +603,55 @@ impl ReportArgs {
     }
 }
 
-/// An error that shows the usage of `gdiag record`.
-fn record_error(kind: ErrorKind, message: &str) -> clap::Error {
+impl FlameArgs {
+    fn into_options(self) -> Result<FlameOptions, clap::Error> {
+        if let (Some(from), Some(to)) = (self.from, self.to) {
+            if from >= to {
+                return Err(usage_error(
+                    "flame",
+                    ErrorKind::InvalidValue,
+                    "--from must be before --to",
+                ));
+            }
+        }
+        Ok(FlameOptions {
+            input: self.input,
+            what: stacks::Options {
+                mode: match self.mode {
+                    FlameMode::Idle => Mode::Idle,
+                    FlameMode::Mixed => Mode::Mixed,
+                    FlameMode::Cpu => Mode::Cpu,
+                    FlameMode::OffCpu => Mode::OffCpu,
+                    FlameMode::Gpu => Mode::Gpu,
+                },
+                from: self.from,
+                to: self.to,
+                pids: self.pid,
+                tids: self.tid,
+                gpu: self.gpu,
+                wakers: self.wakers,
+                addresses: self.addresses,
+                estimate: self.estimate,
+            },
+            folded: self.folded,
+            output: self.output,
+            diff: self.diff,
+            normalize: self.normalize,
+            title: self.title,
+            width: self.width,
+            min_width: self.min_width,
+            reverse: self.reverse,
+            inverted: self.inverted,
+        })
+    }
+}
+
+/// An error that shows the usage of a subcommand.
+fn usage_error(subcommand: &str, kind: ErrorKind, message: &str) -> clap::Error {
     let mut gdiag = Cli::command();
     gdiag.build();
-    match gdiag.find_subcommand_mut("record") {
-        Some(record) => record.error(kind, message),
+    match gdiag.find_subcommand_mut(subcommand) {
+        Some(command) => command.error(kind, message),
         None => gdiag.error(kind, message),
     }
 }
@@ -454,6 +661,20 @@ fn parse_pid(text: &str) -> Result<Pid, String> {
         // pid_t is signed, and 0 is no process.
         Ok(pid) if pid > 0 && pid <= i32::MAX.unsigned_abs() => Ok(Pid(pid)),
         _ => Err("a process id is a number above 0, such as 4711".to_string()),
+    }
+}
+
+fn parse_tid(text: &str) -> Result<Tid, String> {
+    match parse_pid(text) {
+        Ok(id) => Ok(Tid(id.0)),
+        Err(_) => Err("a thread id is a number above 0, such as 4711".to_string()),
+    }
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent),
+        _ => Err("write a number from 0 to 100, such as 0.1".to_string()),
     }
 }
 
@@ -492,6 +713,52 @@ mod tests {
         match parse(&[&["report"], args].concat()).unwrap() {
             Action::Report(options) => options,
             other => panic!("{other:?}"),
+        }
+    }
+
+    fn flame(args: &[&str]) -> FlameOptions {
+        match parse(&[&["flame"], args].concat()).unwrap() {
+            Action::Flame(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_flame_graph_is_of_idle_time_unless_asked_otherwise() {
+        let options = flame(&[]);
+        assert_eq!(options.what, stacks::Options::default());
+        assert_eq!(options.input, PathBuf::from("gdiag.data"));
+        assert_eq!((options.output, options.folded), (None, false));
+        let options = flame(&[
+            "--mode", "offcpu", "-p", "7", "-t", "8,9", "--from", "1.5s", "--to", "2s", "--gpu",
+            "1", "--wakers",
+        ]);
+        assert_eq!(
+            options.what,
+            stacks::Options {
+                mode: Mode::OffCpu,
+                from: Some(Nanos::from_millis(1_500)),
+                to: Some(Nanos::from_secs(2)),
+                pids: vec![Pid(7)],
+                tids: vec![Tid(8), Tid(9)],
+                gpu: Some(1),
+                wakers: true,
+                ..stacks::Options::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_flame_graph_that_makes_no_sense_is_wrong_usage() {
+        for args in [
+            &["flame", "--mode", "all"][..],
+            &["flame", "--from", "2s", "--to", "1s"],
+            &["flame", "--normalize"],
+            &["flame", "--folded", "--width", "800"],
+            &["flame", "--min-width", "100"],
+            &["flame", "-t", "0"],
+        ] {
+            assert_eq!(refused(args).0, 2, "{args:?}");
         }
     }
 

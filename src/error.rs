@@ -78,6 +78,21 @@ pub enum Error {
     #[error("there is no GPU {asked} in this recording, which has {}", if .known.is_empty() { "none".to_string() } else { join(.known, ", ") })]
     NoSuchGpu { asked: u32, known: Vec<u32> },
 
+    /// The recording holds none of these.
+    #[error("this recording has no {what}")]
+    NotRecorded {
+        what: &'static str,
+        hint: &'static str,
+    },
+
+    /// No time is left for a graph.
+    #[error("there is nothing to draw: {why}")]
+    NothingToDraw { why: String },
+
+    /// A picture would fill the screen with its source.
+    #[error("a picture is not for a terminal")]
+    PictureToTerminal,
+
     /// Whoever read our output went away, as `head` does. Ends quietly.
     #[error("the output was closed")]
     OutputClosed,
@@ -87,6 +102,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
+            Error::PictureToTerminal => status::USAGE,
             Error::NothingCaptured { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. } | Error::NoBtf | Error::KernelTooOld { .. } => {
@@ -97,7 +113,9 @@ impl Error {
             Error::NoSuchProcess(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
-            | Error::NoSuchGpu { .. } => status::FAILED,
+            | Error::NoSuchGpu { .. }
+            | Error::NotRecorded { .. }
+            | Error::NothingToDraw { .. } => status::FAILED,
         }
     }
 
@@ -126,6 +144,13 @@ impl Error {
             }
             Error::EventsLost { .. } => "record fewer processes (-p instead of -a), or leave out --strict".to_string(),
             Error::NoSuchGpu { .. } => "leave out --gpu for all of them".to_string(),
+            Error::NotRecorded { hint, .. } => (*hint).to_string(),
+            Error::NothingToDraw { .. } => {
+                "try another --mode, or leave out --from, --to, -p and -t".to_string()
+            }
+            Error::PictureToTerminal => {
+                "write it to a file with -o flame.svg, or see the stacks with --folded".to_string()
+            }
             Error::OutputClosed => return None,
         })
     }

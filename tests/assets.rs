@@ -33,6 +33,7 @@ fn manual_pages_are_up_to_date() {
     pages_of(&command_line(), &mut pages);
     for name in [
         "gdiag.1",
+        "gdiag-flame.1",
         "gdiag-record.1",
         "gdiag-report.1",
         "gdiag-shim.1",
@@ -163,6 +164,7 @@ fn page(command: &Command, name: &str) -> String {
             &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
         ),
         "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
+        "gdiag-flame" => (cli::FLAME_EXAMPLES, &[cli::FLAME_EXIT_STATUS]),
         "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
         _ => (&[], &[]),
     };

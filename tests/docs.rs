@@ -35,7 +35,7 @@ const STAND_INS: &[(&str, &str)] = &[
 /// They build, install or take minutes.
 const NOT_RUN: &[&str] = &["make", "sudo make install", "git clone"];
 
-/// What reports are asked of.
+/// What reports and graphs are asked of.
 const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data"];
 
 /// A recording of a whole program.
@@ -44,6 +44,7 @@ const SAMPLE: &str = "sample.data";
 /// Every page.
 const PAGES: &[&str] = &[
     "gdiag.1",
+    "gdiag-flame.1",
     "gdiag-record.1",
     "gdiag-report.1",
     "gdiag-shim.1",
@@ -164,7 +165,7 @@ impl Place {
             None => (command, None),
         };
         println!("{document}: {command}");
-        if command.starts_with("gdiag report") {
+        if command.starts_with("gdiag report") || command.starts_with("gdiag flame") {
             // Whatever was recorded last, and however little of it.
             for name in RECORDINGS {
                 fs::copy(self.dir.path().join(SAMPLE), self.dir.path().join(name)).unwrap();

@@ -21,6 +21,7 @@ pub mod report;
 mod runqueue;
 mod sampled;
 mod series;
+pub mod stacks;
 mod sums;
 mod tables;
 #[cfg(test)]
@@ -161,35 +162,19 @@ fn explain_gpu(
 ) -> report::Gpu {
     let t = engine.t;
     let sound = trust.is_sound(t, gpu);
-    let explainer = Explainer {
-        engine,
-        gpu,
-        usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
-        min_gap: options.min_gap,
-        last_launcher: match usage.gaps.last() {
-            Some(gap) if gap.next.is_none() => last_launcher(t, gpu),
-            Some(_) | None => None,
-        },
-    };
+    let explainer = explainer(engine, gpu, usage, options.min_gap);
     let listed = longest(&usage.gaps, options);
-    let doubts = trust.doubts(t, gpu, usage);
-    let mut doubts = doubts.iter().peekable();
     let mut sums = Sums::new(t);
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
-    let mut pieces: Vec<Piece> = Vec::new();
-    for (i, gap) in usage.gaps.iter().enumerate() {
-        let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
-        if !sound {
-            continue;
-        }
-        explainer.explain(gap, doubt, &mut pieces);
-        for piece in &pieces {
+    each_gap(&explainer, trust, usage, |i, pieces| {
+        for piece in pieces {
             sums.add(i, piece);
         }
         if listed.binary_search(&i).is_ok() {
-            lists.push((i, describe_gap(&explainer, gap, &pieces)));
+            let gap = &usage.gaps[i];
+            lists.push((i, describe_gap(&explainer, gap, pieces)));
         }
-    }
+    });
     lists.sort_by_key(|(i, _)| (std::cmp::Reverse(usage.gaps[*i].len()), *i));
     let idle: Nanos = usage.gaps.iter().map(Gap::len).sum();
     let causes = sums.rows(idle);
@@ -226,6 +211,46 @@ fn explain_gpu(
         causes,
         gap_count: usage.gaps.len() as u64,
         gaps: lists.into_iter().map(|(_, gap)| gap).collect(),
+    }
+}
+
+fn explainer<'a>(
+    engine: &'a Engine<'_>,
+    gpu: &'a Gpu,
+    usage: &busy::Usage,
+    min_gap: Nanos,
+) -> Explainer<'a> {
+    Explainer {
+        engine,
+        gpu,
+        usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
+        min_gap,
+        last_launcher: match usage.gaps.last() {
+            Some(gap) if gap.next.is_none() => last_launcher(engine.t, gpu),
+            Some(_) | None => None,
+        },
+    }
+}
+
+/// Hands the number and the pieces of every gap to `each`, in order of time; none, where idle
+/// time cannot be told.
+fn each_gap(
+    explainer: &Explainer<'_>,
+    trust: &Trust,
+    usage: &busy::Usage,
+    mut each: impl FnMut(usize, &[Piece]),
+) {
+    let (t, gpu) = (explainer.engine.t, explainer.gpu);
+    if !trust.is_sound(t, gpu) {
+        return;
+    }
+    let doubts = trust.doubts(t, gpu, usage);
+    let mut doubts = doubts.iter().peekable();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (i, gap) in usage.gaps.iter().enumerate() {
+        let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
+        explainer.explain(gap, doubt, &mut pieces);
+        each(i, &pieces);
     }
 }
 

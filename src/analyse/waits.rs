@@ -32,6 +32,32 @@ pub(super) enum Wait {
     Other,
 }
 
+impl Wait {
+    /// What was waited for, in a word or two.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Wait::Stopped(Stop::Signal) => "stopped by a signal",
+            Wait::Stopped(Stop::Tracer) => "stopped by a tracer",
+            Wait::Stopped(Stop::Freezer) => "frozen",
+            Wait::Reclaim => "memory reclaim",
+            Wait::KernelLock => "kernel lock",
+            Wait::Driver => "NVIDIA driver",
+            Wait::PageFault => "page fault",
+            Wait::DiskRead => "disk read",
+            Wait::DiskWrite => "disk write",
+            Wait::Network => "network",
+            Wait::Accept => "accept",
+            Wait::Futex => "futex",
+            Wait::Pipe => "pipe",
+            Wait::Poll => "poll",
+            Wait::Epoll => "epoll",
+            Wait::Sleep => "sleep",
+            Wait::Child => "child process",
+            Wait::Other => "other",
+        }
+    }
+}
+
 /// The object of the system call, as the recording names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {

@@ -1,4 +1,4 @@
-//! Makes unwind tables in a thread of its own: a large library takes a good part of a second,
+//! Makes unwind tables, and looks for interpreters, in a thread of its own: a large library takes a good part of a second,
 //! in which the recorder has other things to do.
 
 use std::fs::File;
@@ -14,6 +14,7 @@ use object::LittleEndian as Little;
 
 use crate::collect::elf::Elf;
 use crate::collect::maps::FileId;
+use crate::collect::python::Interpreter;
 use crate::unwind::{Rules, Table};
 
 /// Read of a file without section headers at most: then it is read whole.
@@ -25,17 +26,20 @@ const MOST_NAMES: u64 = 64 << 10;
 /// Sections from which tables are made.
 const SECTIONS: [&[u8]; 2] = [b".eh_frame", b".eh_frame_hdr"];
 
+/// What was found out about a file.
 #[derive(Debug)]
 pub struct Made {
     pub file: FileId,
     /// The error is a sentence.
     pub table: Result<Table, String>,
+    /// It has CPython in it.
+    pub interpreter: Option<Interpreter>,
 }
 
 /// The thread. Dropping this ends it, once it has finished what it is at.
 #[derive(Debug)]
 pub struct TableMaker {
-    jobs: Sender<(FileId, Arc<Elf>)>,
+    jobs: Sender<(FileId, Arc<Elf>, String)>,
     made: Receiver<Made>,
     rules: Arc<Mutex<Rules>>,
     /// Asked for and not handed out yet.
@@ -44,7 +48,7 @@ pub struct TableMaker {
 
 impl TableMaker {
     pub fn start() -> io::Result<TableMaker> {
-        let (jobs, todo) = channel::<(FileId, Arc<Elf>)>();
+        let (jobs, todo) = channel::<(FileId, Arc<Elf>, String)>();
         let (done, made) = channel();
         let rules = Arc::new(Mutex::new(Rules::new()));
         let shared = Arc::clone(&rules);
@@ -54,11 +58,17 @@ impl TableMaker {
                 // The target comes first.
                 // SAFETY: concerns only this thread (0), and cannot fail in a harmful way.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
-                for (file, elf) in todo {
+                for (file, elf, path) in todo {
                     let mut rules = shared.lock().unwrap_or_else(PoisonError::into_inner);
                     let table = make(&elf, &mut rules);
                     drop(rules);
-                    if done.send(Made { file, table }).is_err() {
+                    let made = Made {
+                        file,
+                        table,
+                        // One that cannot be read is none that can be followed.
+                        interpreter: Interpreter::of(&elf, &path).ok().flatten(),
+                    };
+                    if done.send(made).is_err() {
                         break;
                     }
                 }
@@ -71,20 +81,20 @@ impl TableMaker {
         })
     }
 
-    /// Makes a table for what is known as number `file`.
-    pub fn ask(&mut self, file: FileId, elf: Arc<Elf>) {
-        if self.jobs.send((file, elf)).is_ok() {
+    /// Makes a table for what is known as number `file`, and which a process has at `path`.
+    pub fn ask(&mut self, file: FileId, elf: Arc<Elf>, path: &str) {
+        if self.jobs.send((file, elf, path.to_string())).is_ok() {
             self.pending += 1;
         }
     }
 
     /// A table that has been made since, with the rules that it and all before it use. The rules
     /// cannot be had while the next table is being made: then there is none yet.
-    pub fn take<R>(&mut self, with: impl FnOnce(&Made, &Rules) -> R) -> Option<R> {
+    pub fn take<R>(&mut self, with: impl FnOnce(Made, &Rules) -> R) -> Option<R> {
         let rules = self.rules.try_lock().ok()?;
         let made = self.made.try_recv().ok()?;
         self.pending = self.pending.saturating_sub(1);
-        Some(with(&made, &rules))
+        Some(with(made, &rules))
     }
 }
 

@@ -5,7 +5,7 @@ use super::{bpf, stacks};
 /// A struct that a BPF program writes: integers only, so any bytes are a valid value.
 ///
 /// # Safety
-/// Implement only for `#[repr(C)]` structs of integers and arrays of integers.
+/// Implement only for `#[repr(C)]` structs of integers and arrays of integers, without padding.
 pub(crate) unsafe trait Wire: Copy {}
 
 /// The first `size_of::<T>()` bytes as a `T`, or `None` when there are fewer.

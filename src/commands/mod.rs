@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod flame;
 pub mod record;
 pub mod report;
 pub mod shim;
@@ -17,6 +18,7 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
     match action {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
+        Action::Flame(options) => flame::run(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }
@@ -29,12 +31,21 @@ pub(crate) fn to_stdout(
     deliver(io::stdout().lock(), write)
 }
 
+/// Writes all of it, in big pieces.
+fn buffered<W: Write>(
+    out: W,
+    write: impl FnOnce(&mut BufWriter<W>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(64 * 1024, out);
+    write(&mut out)?;
+    out.flush()
+}
+
 fn deliver<W: Write>(
     out: W,
     write: impl FnOnce(&mut BufWriter<W>) -> io::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::with_capacity(64 * 1024, out);
-    match write(&mut out).and_then(|()| out.flush()) {
+    match buffered(out, write) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Error::OutputClosed.into()),
         Err(e) => Err(e).context("cannot write to stdout"),

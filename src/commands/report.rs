@@ -97,7 +97,7 @@ fn gaps_in_full(asked: Option<GapLimit>) -> usize {
     }
 }
 
-fn check_gpu(asked: Option<u32>, devices: usize) -> Result<(), Error> {
+pub(super) fn check_gpu(asked: Option<u32>, devices: usize) -> Result<(), Error> {
     let known: Vec<u32> = (0..).take(devices).collect();
     match asked.filter(|index| !known.contains(index)) {
         Some(asked) => Err(Error::NoSuchGpu { asked, known }),

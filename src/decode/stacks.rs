@@ -3,7 +3,9 @@
 
 use std::mem::offset_of;
 
-use crate::collect::bpf::types::{gdiag_cut as cut, gdiag_py_flags, gdiag_sample_kind as kind};
+use crate::collect::bpf::types::{
+    gdiag_cut as cut, gdiag_py_cut, gdiag_py_flags, gdiag_sample_kind as kind,
+};
 use crate::collect::stacks::types;
 use crate::collect::wire::read_cut;
 use crate::event::{Cut, Pid, SampleKind, Tid};
@@ -25,6 +27,8 @@ pub struct RawSample {
     /// Why callers are missing; `None` when none are.
     pub cut: Option<Cut>,
     pub python: Vec<PyAddress>,
+    /// The Python frames go to the root of the thread.
+    pub python_whole: bool,
     /// As the interpreter knows the thread: the number in the thread's own namespace.
     pub gil_holder: Option<u32>,
 }
@@ -124,6 +128,7 @@ impl RawSample {
                 _ => return None,
             },
             python,
+            python_whole: u32::from(s.py_cut) == gdiag_py_cut::GDIAG_PY_ROOT.0,
             gil_holder: (s.py_holder != 0).then_some(s.py_holder),
         })
     }

@@ -18,11 +18,13 @@ use crate::collect::clock;
 use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
 use crate::collect::tables::TableMaker;
-use crate::decode::stacks::{RawSample, UserAddress};
+use crate::decode::python;
+use crate::decode::stacks::RawSample;
 use crate::event::{
     CallStackId, Cut, Define, Event, Frame, FrameId, Function, Pid, Task, TaskReason,
 };
 use crate::intern::{CallStacks, Frames, Names};
+use crate::pipeline::pythons::Pythons;
 use crate::symbolize::user::{Answer, UserSymbols};
 use crate::units::Nanos;
 
@@ -57,6 +59,7 @@ struct On {
     symbols: Option<UserSymbols>,
     frames: Frames,
     call_stacks: CallStacks,
+    pythons: Pythons,
     /// Tables that did not fit.
     left_out: u64,
     budget: Budget,
@@ -94,6 +97,7 @@ impl UserStacks {
                 symbols: Some(UserSymbols::start().context("cannot start a thread")?),
                 frames: Frames::default(),
                 call_stacks: CallStacks::default(),
+                pythons: Pythons::default(),
                 left_out: 0,
             }),
         })
@@ -139,6 +143,7 @@ impl UserStacks {
             on.spaces.note_exit(pid, ts);
             on.proc_pids.remove(&pid);
             on.needed.remove(&pid);
+            on.pythons.forget(pid);
             on.stacks.forget(pid);
         }
     }
@@ -212,7 +217,11 @@ impl UserStacks {
         }
     }
 
-    pub(super) fn py_code(&mut self, _code: &stacks::types::gdiag_pycode) {}
+    pub(super) fn py_code(&mut self, record: &stacks::types::gdiag_pycode) {
+        if let Some(on) = &mut self.on {
+            on.pythons.code(record);
+        }
+    }
 }
 
 impl On {
@@ -250,17 +259,20 @@ impl On {
                     if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
                         self.stacks.probe_launches(file, &elf)?;
                     }
-                    self.tables.ask(file, elf);
+                    self.tables.ask(file, elf, self.spaces.files().path(file));
                 }
             }
             let generation = self.spaces.generation(pid);
             self.stacks.set_maps(pid, generation, &mappings)?;
+            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
         }
         let mut failure = None;
+        let mut interpreters = Vec::new();
         let (stacks, left_out) = (&mut self.stacks, &mut self.left_out);
         while self
             .tables
             .take(|made, rules| {
+                interpreters.extend(made.interpreter.map(|i| (made.file, i)));
                 let Ok(table) = &made.table else { return };
                 match stacks.add_table(made.file, table, rules) {
                     Ok(Ok(())) => {}
@@ -270,6 +282,14 @@ impl On {
             })
             .is_some()
         {}
+        for (file, interpreter) in interpreters {
+            self.pythons.add(file, interpreter);
+            for &pid in &self.needed {
+                if let Some(mappings) = self.spaces.mappings(pid) {
+                    self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                }
+            }
+        }
         if let Some(one_in) = self.budget.next(now, self.stacks.costs()?) {
             self.stacks.set_launch_one_in(one_in);
         }
@@ -283,55 +303,62 @@ impl On {
         sink: &mut dyn FnMut(Event),
     ) -> CallStackId {
         let mut cut = raw.cut;
-        let mut frames = Vec::with_capacity(raw.user.len());
-        for &address in &raw.user {
-            match self.frame(raw, address, names, sink) {
-                Ok(frame) => frames.push(frame),
+        let mut places = Vec::with_capacity(raw.user.len());
+        for address in &raw.user {
+            match self.spaces.find(raw.pid, address.inside(), raw.ts) {
                 // The walk went on by mappings that were out of date: from here on it is not true.
-                Err(why) => {
-                    cut = Some(why);
+                Place::NotYet => {
+                    cut = Some(Cut::NotYet);
                     break;
                 }
+                Place::Unmapped => {
+                    cut = Some(Cut::Unmapped);
+                    break;
+                }
+                place @ (Place::File(_) | Place::Anonymous) => places.push((place, address)),
             }
         }
+        let merged = self.pythons.merge(raw, &places, cut.is_none());
+        let frames = merged
+            .iter()
+            .map(|place| match *place {
+                python::Place::Native(i) => {
+                    let (place, address) = places[i];
+                    self.native(place, address.inside(), names, sink)
+                }
+                python::Place::Python(i) => {
+                    let frame = self.pythons.frame(raw.pid, raw.python[i], names, sink);
+                    self.frames.frame(frame, sink).0
+                }
+            })
+            .collect();
         self.call_stacks.stack(frames, cut, sink)
     }
 
-    fn frame(
+    fn native(
         &mut self,
-        raw: &RawSample,
-        address: UserAddress,
+        place: Place,
+        pc: u64,
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
-    ) -> Result<FrameId, Cut> {
-        let pc = address.inside();
-        let place = self.spaces.find(raw.pid, pc, raw.ts);
-        let mapped = match place {
-            Place::File(mapped) => mapped,
-            Place::Anonymous => {
-                let frame = Frame::Anonymous { address: pc };
-                return Ok(self.frames.frame(frame, sink).0);
-            }
-            Place::NotYet => return Err(Cut::NotYet),
-            Place::Unmapped => return Err(Cut::Unmapped),
+    ) -> FrameId {
+        let Place::File(mapped) = place else {
+            let frame = Frame::Anonymous { address: pc };
+            return self.frames.frame(frame, sink).0;
         };
         let files = self.spaces.files();
-        let module = names.name(files.path(mapped.file), sink);
-        let build_id = names.name(&files.build_id(mapped.file).to_string(), sink);
         let frame = Frame::Native {
-            module,
-            build_id,
+            module: names.name(files.path(mapped.file), sink),
+            build_id: names.name(&files.build_id(mapped.file).to_string(), sink),
             address: mapped.address,
         };
         let (id, new) = self.frames.frame(frame, sink);
         if new {
-            if let (Some(elf), Some(symbols)) =
-                (self.spaces.files().elf(mapped.file), &mut self.symbols)
-            {
+            if let (Some(elf), Some(symbols)) = (files.elf(mapped.file), &mut self.symbols) {
                 symbols.ask(id, mapped.file, elf, mapped.address);
             }
         }
-        Ok(id)
+        id
     }
 }
 

@@ -5,5 +5,5 @@ mod gaps;
 mod host;
 mod random;
 mod sampled;
-mod story;
+pub(super) mod story;
 mod trust;
