@@ -188,6 +188,8 @@ fn run(command: &[String]) -> Run {
     reader.join().unwrap();
     assert!(program.0.wait().unwrap().success());
     bpf.read().unwrap();
+    let costs = stacks.costs().unwrap();
+    println!("{} ns a sample", costs.time.0 / costs.samples.max(1));
 
     let mut samples = Vec::new();
     let mut codes: HashMap<u64, Vec<_>> = HashMap::new();

@@ -212,6 +212,9 @@ fn parts_of(elf: &Elf, known: &[(u64, u64)]) -> io::Result<Vec<(u64, u64)>> {
             bodies.extend(range_of(to).filter(|r| r.0 < to && r.1 - r.0 >= LOOP_BYTES));
         })?;
     }
+    if bodies.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut jumps: HashMap<(u64, u64), u32> = HashMap::new();
     for segment in elf.segments.iter().filter(|s| s.executable) {
         let end = segment.address.saturating_add(segment.size);
