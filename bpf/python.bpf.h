@@ -80,7 +80,7 @@ struct {
 	__type(value, struct py_scratch);
 } py_scratches SEC(".maps");
 
-const struct gdiag_pycode *unused_py_code;
+/* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
 const struct gdiag_py_process *unused_py_process;
 const struct gdiag_py_enums *unused_py_enums;
 

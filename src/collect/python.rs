@@ -344,9 +344,7 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
         Minor(11) => (
             Frames::GDIAG_PY_FRAMES_FLAGGED,
             Instr::GDIAG_PY_INSTR_POINTER,
-            Feature::GDIAG_PY_CFRAME.0
-                | Feature::GDIAG_PY_NATIVE_ID.0
-                | Feature::GDIAG_PY_QUALNAME.0,
+            Feature::GDIAG_PY_CFRAME.0 | Feature::GDIAG_PY_NATIVE_ID.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 16,
@@ -374,8 +372,7 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
             Instr::GDIAG_PY_INSTR_POINTER,
             Feature::GDIAG_PY_CFRAME.0
                 | Feature::GDIAG_PY_GIL_INTERP.0
-                | Feature::GDIAG_PY_NATIVE_ID.0
-                | Feature::GDIAG_PY_QUALNAME.0,
+                | Feature::GDIAG_PY_NATIVE_ID.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 72,
@@ -460,9 +457,7 @@ fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
     Some(process(
         Frames::GDIAG_PY_FRAMES_SHIMS,
         Instr::GDIAG_PY_INSTR_POINTER,
-        Feature::GDIAG_PY_GIL_INTERP.0
-            | Feature::GDIAG_PY_NATIVE_ID.0
-            | Feature::GDIAG_PY_QUALNAME.0,
+        Feature::GDIAG_PY_GIL_INTERP.0 | Feature::GDIAG_PY_NATIVE_ID.0,
         at,
     ))
 }
