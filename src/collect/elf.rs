@@ -329,6 +329,7 @@ impl Elf {
 
     /// Hands each defined function or variable to `each`: its name, address and size. In the
     /// order of the file; one may come twice, since the dynamic symbols repeat some of the others.
+    /// Reads all symbols, which takes milliseconds for a Python and longer for what is larger.
     pub fn symbols(&self, mut each: impl FnMut(&[u8], u64, u64)) -> io::Result<()> {
         let sections = self.sections()?;
         for table in sections.iter().filter(|s| s.is_symbol_table()) {

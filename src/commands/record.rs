@@ -319,6 +319,7 @@ fn finish(
 ) -> Result<u8> {
     let now = clock::monotonic();
     let seen = session.seen;
+    let stacks = session.stack_costs();
     let mut warnings = session.warnings();
     let unseen = unseen.warning();
     let why = match session.refused() {
@@ -344,6 +345,9 @@ fn finish(
     let stats = recording.finish(&Summary {
         end_mono_ns: now.0,
         gpu_source,
+        stacks: stacks.samples,
+        stacks_ns: stacks.time.0,
+        stacks_lost: stacks.lost,
         warnings: warnings.clone(),
         ..Summary::default()
     })?;
@@ -360,6 +364,15 @@ fn finish(
             options.output.display(),
             Count(seen.lost)
         );
+        if options.verbose > 0 {
+            let each = Nanos(stacks.time.0 / stacks.samples.max(1));
+            let _ = writeln!(
+                io::stderr(),
+                "gdiag: {} user stacks, {each} each, {} lost",
+                Count(stacks.samples),
+                Count(stacks.lost)
+            );
+        }
     }
     if options.target == Target::Command && end != End::CommandEnded && !options.quiet {
         let _ = writeln!(

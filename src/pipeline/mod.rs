@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
+use crate::collect::stacks::Costs;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
@@ -169,6 +170,11 @@ impl Session {
         } else {
             self.more_warnings += 1;
         }
+    }
+
+    /// What the user stacks cost so far; zero when none are taken.
+    pub fn stack_costs(&self) -> Costs {
+        self.lookup.user.costs().unwrap_or_default()
     }
 
     /// Why a shim of the target did not record.

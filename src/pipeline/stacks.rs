@@ -229,9 +229,7 @@ impl On {
         let now = clock::monotonic();
         if let Some(events) = &mut self.events {
             let spaces = &mut self.spaces;
-            let lost = events.counts().lost;
-            events.read(|event| spaces.apply(&event));
-            if events.counts().lost > lost {
+            if !events.read(|event| spaces.apply(&event)) {
                 self.spaces.distrust();
             }
         }

@@ -64,6 +64,10 @@ pub struct Summary {
     /// Switches recorded, and bytes they (with their wakeups) took before compression.
     pub switches: u64,
     pub switch_bytes: u64,
+    /// User stacks that were taken, and time of the target's CPUs that it took.
+    pub stacks: u64,
+    pub stacks_ns: u64,
+    pub stacks_lost: u64,
     /// Sentences for the top of the report.
     pub warnings: Vec<String>,
 }

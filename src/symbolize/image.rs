@@ -15,11 +15,12 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 
 use crate::collect::elf::{Elf, Identity, Section};
 
-/// Copied of one file at most. The symbols of the largest CUDA libraries have some 200 MiB.
+/// Copied of one file at most; a larger one has no names. Several times what the largest libraries
+/// of CUDA and PyTorch have of symbols.
 pub(super) const MOST_BYTES: u64 = 512 << 20;
 
-/// Debug information of one file at most, uncompressed; that of a larger one is left out, and its
-/// functions have names but no lines. To look up the first address takes a second per 100 MiB or so.
+/// Debug information of one file at most, uncompressed: it is held in memory and searched through.
+/// That of a larger file is left out: its functions have names, but no lines, and none are inlined.
 const MOST_DEBUG_BYTES: u64 = 128 << 20;
 
 /// Sections that name other files.

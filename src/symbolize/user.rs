@@ -276,5 +276,4 @@ fn function(name: &str, code: Option<&CodeInfo<'_>>) -> Function {
 }
 
 #[cfg(test)]
-#[path = "user_tests.rs"]
 mod tests;

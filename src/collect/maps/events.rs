@@ -71,6 +71,9 @@ pub enum FileHint {
 pub struct Counts {
     /// Records that the kernel had no room for.
     pub lost: u64,
+    /// Times that a ring was so full that the kernel may have had no room for the next record. It
+    /// tells only when it writes again on that CPU, which may be much later.
+    pub full: u64,
     /// Records that made no sense, and what came after them in the same reading.
     pub broken: u64,
 }
@@ -85,72 +88,70 @@ pub fn parse(mut bytes: &[u8], counts: &mut Counts, mut each: impl FnMut(MapEven
         }
         let (record, rest) = bytes.split_at(size);
         bytes = rest;
-        match record_of(record, counts) {
-            Some(Some(event)) => each(event),
-            Some(None) => {}
-            None => counts.broken += 1,
+        match event_of(record, counts) {
+            Ok(Some(event)) => each(event),
+            Ok(None) => {}
+            Err(Broken) => counts.broken += 1,
         }
     }
 }
 
-/// `None` when it is broken, `Some(None)` when it is of no interest.
-#[allow(clippy::option_option)]
-fn record_of(record: &[u8], counts: &mut Counts) -> Option<Option<MapEvent>> {
+/// The record is shorter than its kind is, or says what cannot be.
+struct Broken;
+
+/// `None` for what is no change of code.
+fn event_of(record: &[u8], counts: &mut Counts) -> Result<Option<MapEvent>, Broken> {
     let misc = u16_at(record, 4);
     let kind = u32_at(record, 0);
     if kind == RECORD_LOST {
-        let body = record.get(HEADER..HEADER + 16)?;
+        let body = record.get(HEADER..HEADER + 16).ok_or(Broken)?;
         counts.lost += u64_at(body, 8);
-        return Some(None);
+        return Ok(None);
     }
     if !matches!(kind, RECORD_COMM | RECORD_EXIT | RECORD_FORK | RECORD_MMAP2) {
-        return Some(None);
+        return Ok(None);
     }
-    let body_end = record.len().checked_sub(TRAILER)?;
-    let body = record.get(HEADER..body_end)?;
+    let body_end = record.len().checked_sub(TRAILER).ok_or(Broken)?;
+    let body = record.get(HEADER..body_end).ok_or(Broken)?;
     let ts = Nanos(u64_at(&record[body_end..], 8));
     if body.len() < 8 {
-        return None;
+        return Err(Broken);
     }
     // Another PID namespace's processes have no pid here.
     let proc_pid = u32_at(body, 0);
     if proc_pid == 0 || i32::try_from(proc_pid).is_err() {
-        return Some(None);
+        return Ok(None);
     }
     let what = match kind {
         RECORD_COMM if misc & MISC_COMM_EXEC != 0 => What::Exec,
         RECORD_FORK | RECORD_EXIT => {
-            let body = body.get(..16)?;
+            let body = body.get(..16).ok_or(Broken)?;
             let (other, tid) = (u32_at(body, 4), u32_at(body, 8));
             // Of threads other than the first nothing is to be known.
             match kind {
                 RECORD_FORK if other != proc_pid => What::Fork { parent: other },
                 RECORD_EXIT if tid == proc_pid => What::Exit,
-                _ => return Some(None),
+                _ => return Ok(None),
             }
         }
         RECORD_MMAP2 => match mmap(misc, body)? {
             Some(mmap) => What::Mmap(mmap),
-            None => return Some(None),
+            None => return Ok(None),
         },
-        _ => return Some(None),
+        _ => return Ok(None),
     };
-    Some(Some(MapEvent { ts, proc_pid, what }))
+    Ok(Some(MapEvent { ts, proc_pid, what }))
 }
 
-#[allow(clippy::option_option)]
-fn mmap(misc: u16, body: &[u8]) -> Option<Option<Mmap>> {
-    let path = body.get(64..)?;
+fn mmap(misc: u16, body: &[u8]) -> Result<Option<Mmap>, Broken> {
+    let path = body.get(64..).ok_or(Broken)?;
     let start = u64_at(body, 8);
-    let end = start.checked_add(u64_at(body, 16))?;
+    let end = start.checked_add(u64_at(body, 16)).ok_or(Broken)?;
     if misc & MISC_CPUMODE != MISC_USER || u32_at(body, 56) & PROT_EXEC == 0 || end == start {
-        return Some(None);
+        return Ok(None);
     }
     let file = if misc & MISC_MMAP_BUILD_ID != 0 {
-        let id = body.get(36..)?.get(..usize::from(body[32]))?;
-        if id.len() > 20 {
-            return None;
-        }
+        let id = body[36..56].get(..usize::from(body[32])).ok_or(Broken)?;
         FileHint::BuildId(BuildId::new(id))
     } else {
         FileHint::Inode {
@@ -159,8 +160,8 @@ fn mmap(misc: u16, body: &[u8]) -> Option<Option<Mmap>> {
             inode: u64_at(body, 40),
         }
     };
-    let length = path.iter().position(|&b| b == 0)?;
-    Some(Some(Mmap {
+    let length = path.iter().position(|&b| b == 0).ok_or(Broken)?;
+    Ok(Some(Mmap {
         start,
         end,
         offset: u64_at(body, 24),
@@ -170,7 +171,7 @@ fn mmap(misc: u16, body: &[u8]) -> Option<Option<Mmap>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     fn record(kind: u32, misc: u16, body: &[u8], pid: u32, ts: u64) -> Vec<u8> {
@@ -248,7 +249,7 @@ pub(super) mod tests {
             counts,
             Counts {
                 lost: 12,
-                broken: 0
+                ..Counts::default()
             }
         );
         let map = |file, path: &[u8]| {

@@ -2,7 +2,8 @@
 //!
 //! A file is known by its build id, wherever it lies: a thousand containers have as many copies
 //! of the same library, which all need one unwind table and have one set of names. Only without
-//! a build id are device, inode, size and time of change what tells files apart.
+//! a build id are device, inode, size and time of change what tells files apart. So the names that
+//! are shown can be no truer than the build ids: a file made to have another's may be taken for it.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
 
-use super::events::FileHint;
+use super::events::{FileHint, Mmap};
 use super::open::Opened;
 use super::FileId;
 use crate::collect::elf::{self, BuildId, Elf, Identity, Segment};
@@ -44,6 +45,8 @@ struct Entry {
     elf: Option<Arc<Elf>>,
     /// Being opened.
     asked: bool,
+    /// Where else it was seen meanwhile: the process through which it is being opened may end.
+    also: Option<(u32, Mmap)>,
     used: u64,
 }
 
@@ -97,21 +100,27 @@ impl Files {
         self.entry(file).is_some_and(|entry| entry.asked)
     }
 
-    /// Notes that it is being opened; false when it need not be.
-    pub(super) fn await_file(&mut self, file: FileId) -> bool {
+    /// Notes that it was seen mapped; true when it is to be opened there.
+    pub(super) fn seen(&mut self, file: FileId, proc_pid: u32, mmap: &Mmap) -> bool {
         match self.entry_mut(file) {
-            Some(entry) if entry.elf.is_none() && !entry.asked => {
+            Some(entry) if entry.elf.is_some() => false,
+            Some(entry) if entry.asked => {
+                entry.also = Some((proc_pid, mmap.clone()));
+                false
+            }
+            Some(entry) => {
                 entry.asked = true;
                 true
             }
-            Some(_) | None => false,
+            None => false,
         }
     }
 
-    pub(super) fn give_up(&mut self, file: FileId) {
-        if let Some(entry) = self.entry_mut(file) {
-            entry.asked = false;
-        }
+    /// Where it can be tried again, after it could not be opened.
+    pub(super) fn elsewhere(&mut self, file: FileId) -> Option<(u32, Mmap)> {
+        let entry = self.entry_mut(file)?;
+        entry.asked = false;
+        entry.also.take()
     }
 
     /// As [`Elf::bias`]; `None` while the file is not known.
@@ -165,6 +174,7 @@ impl Files {
         let Opened::Elf(elf) = opened else {
             return false;
         };
+        entry.also = None;
         let deleted = elf.file().metadata().is_ok_and(|meta| meta.nlink() == 0);
         if let (true, Some(path)) = (deleted, entry.path.strip_suffix(DELETED)) {
             entry.path = path.to_string();
@@ -223,6 +233,7 @@ impl Files {
             segments: None,
             elf: None,
             asked: false,
+            also: None,
             used: self.turn,
         });
         let file = FileId(u32::try_from(self.entries.len()).expect("fewer than 4 billion files"));

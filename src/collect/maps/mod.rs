@@ -20,6 +20,7 @@ mod open;
 mod proc;
 mod reader;
 mod ring;
+mod space;
 mod spaces;
 
 pub use events::{Counts, FileHint, MapEvent, Mmap, What};

@@ -16,12 +16,16 @@ use crate::collect::clock;
 use crate::collect::process::parse_cpu_list;
 use crate::units::Nanos;
 
-/// Of one CPU; a power of two pages. A record is about 120 bytes, so that 500 mappings fit.
-const RING_BYTES: usize = 64 << 10;
+/// Of one CPU; a power of two pages. A record is about 120 bytes, so that 1,000 mappings fit.
+const RING_BYTES: usize = 128 << 10;
+
+/// More than any record has: a path of 4096 bytes is the longest part of one.
+const MOST_RECORD: usize = 4608;
 
 /// Every executable mapping, exec, fork and exit of the machine from now on.
 ///
-/// The kernel gives pids as the PID namespace of gdiag counts.
+/// The kernel gives pids as the PID namespace of gdiag counts. A CPU that comes online later is
+/// not watched.
 #[derive(Debug)]
 pub struct MmapEvents {
     rings: Vec<Ring>,
@@ -34,7 +38,8 @@ pub struct MmapEvents {
 }
 
 impl MmapEvents {
-    /// An error when the kernel does not allow it: without CAP_PERFMON, in most containers.
+    /// An error when the kernel does not allow it: without CAP_PERFMON, in most containers. All but
+    /// this works without, see [`super::Options::events`].
     pub fn open() -> io::Result<MmapEvents> {
         let mut build_ids = true;
         let mut rings = Vec::new();
@@ -74,7 +79,10 @@ impl MmapEvents {
 
     /// Hands what happened up to now to `each`, in order of time over all CPUs and readings.
     /// Whoever reads other sources first finds all earlier mappings here afterwards.
-    pub fn read(&mut self, mut each: impl FnMut(MapEvent)) {
+    /// False when some may be missing: then [`super::AddressSpaces::distrust`] what is known.
+    #[must_use]
+    pub fn read(&mut self, mut each: impl FnMut(MapEvent)) -> bool {
+        let before = self.counts;
         let until = clock::monotonic();
         for ring in &mut self.rings {
             self.bytes.clear();
@@ -83,6 +91,7 @@ impl MmapEvents {
             parse(&self.bytes, &mut self.counts, |event| held.push(event));
         }
         self.deliver(until, &mut each);
+        self.counts == before
     }
 
     /// A ring that is read earlier than another may lack what the other has: events later than
@@ -196,6 +205,8 @@ impl Ring {
         let tail = tail_word.load(Ordering::Relaxed);
         match pieces(tail, head, RING_BYTES) {
             Some(pieces) => {
+                let used = pieces[0].1 + pieces[1].1;
+                counts.full += u64::from(RING_BYTES - used < MOST_RECORD);
                 for (at, len) in pieces {
                     // SAFETY: `pieces` lie inside of the data, which follows the first page and
                     // is mapped; the kernel writes nothing between tail and head.
@@ -233,6 +244,7 @@ fn pieces(tail: u64, head: u64, size: usize) -> Option<[(usize, usize); 2]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::What;
     use super::*;
 
     #[test]
@@ -244,5 +256,27 @@ mod tests {
         assert_eq!(pieces(u64::MAX - 7, 8, 64), Some([(56, 8), (0, 8)]));
         assert_eq!(pieces(0, 65, 64), None);
         assert_eq!(pieces(1, 0, 64), None);
+    }
+
+    #[test]
+    fn events_later_than_the_start_of_a_reading_wait_for_the_next() {
+        let exit = |ts| MapEvent {
+            ts: Nanos(ts),
+            proc_pid: 7,
+            what: What::Exit,
+        };
+        let mut events = MmapEvents {
+            rings: Vec::new(),
+            counts: Counts::default(),
+            held: vec![exit(30), exit(10), exit(20)],
+            bytes: Vec::new(),
+            build_ids: true,
+        };
+        let mut seen = Vec::new();
+        events.deliver(Nanos(20), &mut |event| seen.push(event.ts.0));
+        assert_eq!(seen, [10, 20]);
+        events.held.push(exit(25));
+        events.deliver(Nanos(40), &mut |event| seen.push(event.ts.0));
+        assert_eq!(seen, [10, 20, 25, 30]);
     }
 }

@@ -1,4 +1,4 @@
-//! The executable mappings of each process, over time.
+//! The executable mappings of all processes: from events and /proc, for whoever has an address.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -8,6 +8,7 @@ use super::events::{FileHint, MapEvent, Mmap, What};
 use super::files::{Files, VDSO};
 use super::open::{has_file, Opened};
 use super::reader::{Answer, Reader, Request, Whose};
+use super::space::{Code, Space, Span, MOST_LIVE};
 use super::FileId;
 use crate::event::Pid;
 use crate::units::Nanos;
@@ -18,11 +19,6 @@ const GRACE: Nanos = Nanos::from_secs(10);
 /// Without events, the maps of a process are read again after this when an address is not found.
 const AGE: Nanos = Nanos::from_secs(1);
 
-/// Mappings of one process at most; vm.max_map_count is 65,530 where nobody raised it.
-const MOST_LIVE: usize = 1 << 16;
-/// Mappings that are over, of one process; then the older half is forgotten.
-const MOST_PAST: usize = 1 << 12;
-
 /// The PID namespace that every kernel starts with has this inode.
 const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -30,7 +26,8 @@ const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub struct Options {
     /// Follow processes that nobody [added](AddressSpaces::add), from their events on.
     pub everything: bool,
-    /// [`super::MmapEvents`] will be handed in; else maps are read again when they seem old.
+    /// [`super::MmapEvents`] will be handed in. Else maps are read again when an address is in
+    /// none of them, which is late, and does not notice when one takes the place of another.
     pub events: bool,
 }
 
@@ -66,154 +63,13 @@ pub struct Mapping {
     pub file: Option<FileId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    File(FileId),
-    /// A file that has no number yet.
-    Ticket(u64),
-    Anonymous,
-}
-
-/// A mapping with the time in which it held.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: u64,
-    end: u64,
-    /// Of `start`, in the file.
-    offset: u64,
-    code: Code,
-    from: Nanos,
-    /// The end is not included.
-    until: Nanos,
-    from_generation: u32,
-    until_generation: u32,
-}
-
-impl Span {
-    fn same_code(&self, other: &Span) -> bool {
-        (self.start, self.end, self.offset, self.code)
-            == (other.start, other.end, other.offset, other.code)
-    }
-
-    fn holds(&self, pc: u64) -> bool {
-        (self.start..self.end).contains(&pc)
-    }
-}
-
-/// One process.
-#[derive(Debug, Default)]
-struct Space {
-    /// The host's pid, when it is known.
-    pid: Option<Pid>,
-    /// Sorted, none overlap.
-    live: Vec<Span>,
-    /// In the order in which they ended.
-    past: Vec<Span>,
-    generation: u32,
-    /// Since when this is the program and the process that it is; 0 when it was there before gdiag.
-    began: Nanos,
-    /// When its first thread ended.
-    ended: Option<Nanos>,
-    /// `live` has all that is mapped.
-    whole: bool,
-    /// Its maps are being read; what happened meanwhile.
-    reading: Option<Vec<MapEvent>>,
-    /// When `live` was last known to be right.
-    checked: Nanos,
-}
-
-impl Space {
-    /// Everything that is mapped is over.
-    fn end_all(&mut self, ts: Nanos) {
-        self.generation += 1;
-        for mut span in std::mem::take(&mut self.live) {
-            span.until = ts;
-            span.until_generation = self.generation;
-            self.past.push(span);
-        }
-        self.forget();
-    }
-
-    /// `new` takes the place of what it overlaps; false when it was there already.
-    fn insert(&mut self, mut new: Span) -> bool {
-        let first = self.live.partition_point(|s| s.end <= new.start);
-        let last = self.live.partition_point(|s| s.start < new.end);
-        if last == first + 1 && self.live[first].same_code(&new) {
-            return false;
-        }
-        if last == first && self.live.len() >= MOST_LIVE {
-            return false;
-        }
-        self.generation += 1;
-        new.from_generation = self.generation;
-        let mut now = Vec::with_capacity(3);
-        for old in &self.live[first..last] {
-            let mut gone = *old;
-            gone.until = new.from;
-            gone.until_generation = self.generation;
-            self.past.push(gone);
-            let rest = Span {
-                from: new.from,
-                from_generation: self.generation,
-                ..*old
-            };
-            if old.start < new.start {
-                now.push(Span {
-                    end: new.start,
-                    ..rest
-                });
-            }
-            if old.end > new.end {
-                now.push(Span {
-                    start: new.end,
-                    offset: old.offset.wrapping_add(new.end - old.start),
-                    ..rest
-                });
-            }
-        }
-        now.push(new);
-        now.sort_unstable_by_key(|s| s.start);
-        self.live.splice(first..last, now);
-        self.forget();
-        true
-    }
-
-    fn forget(&mut self) {
-        if self.past.len() > MOST_PAST {
-            self.past.drain(..self.past.len() - MOST_PAST / 2);
-        }
-    }
-
-    fn live_at(&self, pc: u64) -> Option<&Span> {
-        let at = self.live.partition_point(|s| s.end <= pc);
-        self.live.get(at).filter(|s| s.holds(pc))
-    }
-
-    fn at(&self, pc: u64, ts: Nanos) -> Option<&Span> {
-        self.live_at(pc).filter(|s| s.from <= ts).or_else(|| {
-            let held = |s: &&Span| s.holds(pc) && s.from <= ts && ts < s.until;
-            self.past.iter().rev().find(held)
-        })
-    }
-
-    fn at_generation(&self, pc: u64, generation: u32) -> Option<&Span> {
-        let live = self.live_at(pc);
-        live.filter(|s| s.from_generation <= generation)
-            .or_else(|| {
-                let held = |s: &&Span| {
-                    s.holds(pc)
-                        && s.from_generation <= generation
-                        && generation < s.until_generation
-                };
-                self.past.iter().rev().find(held)
-            })
-    }
-}
-
 /// The executable mappings of all processes that are followed, over time.
 ///
 /// Events and /proc speak of pids as gdiag's own PID namespace counts (`proc_pid`), samples of the
 /// host's ([`Pid`]); [`add`](Self::add) says which is which.
+///
+/// Nothing is missed when the events are opened before the first process is added, and when each
+/// round takes the samples first, then [`apply`](Self::apply)s all events up to now, then looks up.
 #[derive(Debug)]
 pub struct AddressSpaces {
     options: Options,
@@ -228,6 +84,7 @@ pub struct AddressSpaces {
     /// Processes whose mappings are others than when they were last asked for, by pid in /proc.
     dirty: HashSet<u32>,
     swept: Nanos,
+    unread: u64,
 }
 
 impl AddressSpaces {
@@ -243,6 +100,7 @@ impl AddressSpaces {
             tickets: 0,
             dirty: HashSet::new(),
             swept: Nanos::ZERO,
+            unread: 0,
         })
     }
 
@@ -305,15 +163,12 @@ impl AddressSpaces {
 
     fn fork(&mut self, ts: Nanos, proc_pid: u32, parent: u32) {
         let copy = match self.spaces.get(&parent) {
-            Some(parent) => Some((parent.live.clone(), parent.whole)),
+            // What was read later than the fork may be more than what the child got.
+            Some(parent) => Some((parent.live.clone(), parent.whole && parent.checked <= ts)),
             None => self.options.everything.then(|| (Vec::new(), false)),
         };
         let Some((mut live, whole)) = copy else {
-            // The pid was another's before, which is over.
-            if let Some(old) = self.spaces.get_mut(&proc_pid) {
-                old.end_all(ts);
-                old.ended = Some(ts);
-            }
+            self.fork_of_stranger(ts, proc_pid);
             return;
         };
         let same_pids = self.same_pids;
@@ -339,6 +194,24 @@ impl AddressSpaces {
         }
     }
 
+    /// The child of a process that is not followed may be followed itself, already.
+    fn fork_of_stranger(&mut self, ts: Nanos, proc_pid: u32) {
+        let Some(space) = self.spaces.get_mut(&proc_pid) else {
+            return;
+        };
+        if ts <= space.checked {
+            // Its maps were read after it was born.
+            return;
+        }
+        // The pid was another's before.
+        space.end_all(ts);
+        space.began = ts;
+        space.ended = None;
+        space.whole = false;
+        self.dirty.insert(proc_pid);
+        self.read(proc_pid);
+    }
+
     /// Makes room for a process that an event speaks of.
     fn follow(&mut self, proc_pid: u32) {
         if self.spaces.contains_key(&proc_pid) {
@@ -356,7 +229,7 @@ impl AddressSpaces {
     fn mmap(&mut self, ts: Nanos, proc_pid: u32, mmap: &Mmap) {
         let code = self.code_of(proc_pid, mmap);
         if let Some(space) = self.spaces.get_mut(&proc_pid) {
-            if space.insert(span(mmap, code, ts)) {
+            if space.insert(Span::of(mmap, code, ts)) {
                 self.dirty.insert(proc_pid);
             }
         }
@@ -370,29 +243,42 @@ impl AddressSpaces {
         if !has_file(mmap) {
             return Code::Anonymous;
         }
-        let request = |whose| Request::File {
-            proc_pid,
-            mmap: mmap.clone(),
-            whose,
-        };
         match &mmap.file {
             FileHint::BuildId(id) if id.tells_apart() => {
                 let file = self.files.by_build_id(id, &mmap.path);
-                if self.files.await_file(file) && !self.reader.ask(request(Whose::Known(file))) {
-                    self.files.give_up(file);
+                if self.files.seen(file, proc_pid, mmap) {
+                    self.open(proc_pid, mmap.clone(), file);
                 }
                 Code::File(file)
             }
             FileHint::BuildId(_) | FileHint::Inode { .. } => {
                 self.tickets += 1;
                 let ticket = self.tickets;
-                if self.reader.ask(request(Whose::Ticket(ticket))) {
+                let asked = self.reader.ask(Request::File {
+                    proc_pid,
+                    mmap: mmap.clone(),
+                    whose: Whose::Ticket(ticket),
+                });
+                if asked {
                     Code::Ticket(ticket)
                 } else {
                     let (file, _) = self.files.opened(&mmap.file, &mmap.path, &Opened::No);
                     Code::File(file)
                 }
             }
+        }
+    }
+
+    /// Has a file opened where it was seen.
+    fn open(&mut self, proc_pid: u32, mmap: Mmap, file: FileId) {
+        let whose = Whose::Known(file);
+        let request = Request::File {
+            proc_pid,
+            mmap,
+            whose,
+        };
+        if !self.reader.ask(request) {
+            self.files.elsewhere(file);
         }
     }
 
@@ -433,6 +319,14 @@ impl AddressSpaces {
                     whose,
                     opened,
                 } => {
+                    if let (Whose::Known(file), Opened::No) = (whose, &opened) {
+                        if let Some((proc_pid, mmap)) = self.files.elsewhere(file) {
+                            if self.files.seen(file, proc_pid, &mmap) {
+                                self.open(proc_pid, mmap, file);
+                            }
+                        }
+                        continue;
+                    }
                     let (file, new) = match whose {
                         Whose::Known(file) => (file, self.files.settle(file, &opened)),
                         Whose::Ticket(_) => self.files.opened(&mmap.file, &mmap.path, &opened),
@@ -494,8 +388,19 @@ impl AddressSpaces {
         let Some(meanwhile) = wanted else {
             return;
         };
-        let Ok(maps) = maps else {
-            return;
+        let maps = match maps {
+            Ok(maps) => maps,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                // Its end may have been missed.
+                if let Some(space) = self.spaces.get_mut(&proc_pid) {
+                    space.ended.get_or_insert(asked);
+                }
+                return;
+            }
+            Err(_) => {
+                self.unread += 1;
+                return;
+            }
         };
         let mut new = Vec::with_capacity(maps.len());
         for (mmap, opened) in &maps {
@@ -510,16 +415,14 @@ impl AddressSpaces {
             } else {
                 Code::Anonymous
             };
-            new.push(span(mmap, code, Nanos::ZERO));
+            new.push(Span::of(mmap, code, Nanos::ZERO));
         }
         let Some(space) = self.spaces.get_mut(&proc_pid) else {
             return;
         };
-        // Asked for before the program was replaced.
         if asked < space.began {
-            if !space.whole {
-                self.read(proc_pid);
-            }
+            // Asked for before the program was replaced.
+            self.read(proc_pid);
             return;
         }
         space.replace(new, asked);
@@ -619,7 +522,7 @@ impl AddressSpaces {
             .collect()
     }
 
-    /// Events were lost: what is mapped is read again, of all processes.
+    /// Events were lost ([`super::Counts`]): what is mapped is read again, of all processes.
     pub fn distrust(&mut self) {
         let all: Vec<u32> = self.spaces.keys().copied().collect();
         for proc_pid in all {
@@ -657,6 +560,11 @@ impl AddressSpaces {
         self.reader.waiting()
     }
 
+    /// Times that the maps of a process could not be read although it was there.
+    pub fn unread(&self) -> u64 {
+        self.unread
+    }
+
     fn sweep(&mut self, now: Nanos) {
         self.swept = now;
         let over = |at: Nanos| now.saturating_sub(at) > GRACE;
@@ -676,48 +584,6 @@ impl AddressSpaces {
         self.proc_pids
             .retain(|_, proc_pid| spaces.contains_key(proc_pid));
         self.files.close_some(self.reader.most_open);
-    }
-}
-
-impl Space {
-    /// The mappings as read at some time after `asked`, in place of what events told.
-    fn replace(&mut self, mut new: Vec<Span>, asked: Nanos) {
-        self.generation += 1;
-        let old = std::mem::take(&mut self.live);
-        for span in &mut new {
-            span.from_generation = self.generation;
-            // Since when is known only of what was known before.
-            span.from = self.began.max(self.checked);
-        }
-        for mut gone in old {
-            let at = new.partition_point(|s| s.start < gone.start);
-            match new.get_mut(at) {
-                Some(same) if same.same_code(&gone) => *same = gone,
-                Some(_) | None => {
-                    gone.until = asked.max(gone.from);
-                    gone.until_generation = self.generation;
-                    self.past.push(gone);
-                }
-            }
-        }
-        new.truncate(MOST_LIVE);
-        self.live = new;
-        self.checked = asked;
-        self.whole = true;
-        self.forget();
-    }
-}
-
-fn span(mmap: &Mmap, code: Code, from: Nanos) -> Span {
-    Span {
-        start: mmap.start,
-        end: mmap.end,
-        offset: mmap.offset,
-        code,
-        from,
-        until: Nanos::MAX,
-        from_generation: 0,
-        until_generation: u32::MAX,
     }
 }
 

@@ -141,7 +141,7 @@ fn a_library_that_is_rewritten_in_place_gives_no_names_of_the_new_one() {
 #[test]
 fn links_to_other_files_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(elf) = library(dir.path(), &[]) else {
+    let Some(elf) = library(dir.path(), &["-g"]) else {
         return;
     };
     // A pipe to wait for, for ever.
@@ -166,7 +166,8 @@ fn links_to_other_files_are_not_followed() {
     let elf = Arc::new(Elf::read(File::open(linked).unwrap()).unwrap().unwrap());
     let sections = elf.sections().unwrap();
     assert!(sections.iter().any(|s| s.name == ".gnu_debuglink"));
-    assert_eq!(asked(&[(1, &elf, start)])[0][0].name, MIDDLE);
+    let functions = asked(&[(1, &elf, start)]).remove(0);
+    assert_eq!(functions.last().unwrap().name, MIDDLE);
 }
 
 #[test]
