@@ -13,7 +13,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{mpsc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gdiag::collect::bpf::{self, Bpf};
@@ -193,7 +193,7 @@ fn run(command: &[String]) -> Run {
     let mut samples = Vec::new();
     let mut codes: HashMap<u64, Vec<_>> = HashMap::new();
     for bytes in records.borrow().iter() {
-        // A sample is cut after its last frame; a code object is longer than no sample's header.
+        // Their types: GDIAG_REC_SAMPLE and GDIAG_REC_PYCODE.
         match u32::from_ne_bytes(bytes[..4].try_into().unwrap()) {
             8 => samples.push(RawSample::of(bytes).unwrap()),
             9 => {
@@ -263,6 +263,9 @@ impl Run {
     }
 }
 
+/// One at a time: each takes a whole CPU.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn check(version: &str, minor: u8) {
     if !can_record() {
         eprintln!("skipped: needs root and BTF");
@@ -272,6 +275,7 @@ fn check(version: &str, minor: u8) {
     if commands.is_empty() {
         eprintln!("skipped: no Python {version}; tests/stacks/pythons.sh fetches what there is");
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for command in commands {
         let run = run(&command);
         assert_eq!(run.told.interpreter.version, Minor(minor));
