@@ -188,7 +188,7 @@ fn run(command: &[String]) -> Run {
     assert!(program.0.wait().unwrap().success());
     bpf.read().unwrap();
     let costs = stacks.costs().unwrap();
-    println!("{} ns a sample", costs.time.0 / costs.samples.max(1));
+    eprintln!("{} ns a sample", costs.time.0 / costs.samples.max(1));
 
     let mut samples = Vec::new();
     let mut codes: HashMap<u64, Vec<_>> = HashMap::new();
@@ -309,12 +309,12 @@ fn check_run(name: &str, run: &Run) {
     }
     let right: u32 = seen.values().sum();
     let cpu = last + 1 - first;
-    println!(
+    eprintln!(
         "{name}: {right} of {cpu} right, {exact} of {whole} merged, lock known {holders}, codes {}",
         run.codes.len()
     );
     if let Some((sample, stack)) = wrong.first() {
-        println!("first wrong: {:?} {:?}", sample.python.len(), stack);
+        eprintln!("first wrong: {:?} {:?}", sample.python.len(), stack);
     }
     assert!(f64::from(right) >= 0.99 * cpu as f64, "{right} of {cpu}");
     // All but those deeper than is looked at.

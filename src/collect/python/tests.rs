@@ -89,7 +89,7 @@ fn offsets_are_those_of_the_headers() {
                 .join("internal/pycore_pystate.h")
                 .exists()
         {
-            println!("skipped: no headers for {command}");
+            eprintln!("skipped: no headers for {command}");
             continue;
         }
         let program = dir.path().join(version);
@@ -115,6 +115,6 @@ fn offsets_are_those_of_the_headers() {
             compared += 1;
         }
         assert!(compared > 20);
-        println!("{version}: {compared} offsets compared");
+        eprintln!("{version}: {compared} offsets compared");
     }
 }
