@@ -11,6 +11,14 @@ use crate::truth::{Call, Phase};
 /// Around its ends, a phase is not yet or no longer where it says.
 const MARGIN: u64 = 10_000;
 
+/// From the first phase on, how long gdiag may read what it walks by. Stacks of this time do not
+/// count: a debug build takes seconds for it. A release build takes some 50 ms, and they count.
+const START_UP: u64 = if cfg!(debug_assertions) {
+    3_000_000_000
+} else {
+    0
+};
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     pub samples: u64,
@@ -92,6 +100,9 @@ impl Score {
                 }
                 _ => {}
             }
+            if to < phases[0].start + START_UP {
+                continue;
+            }
             let running = matches!(sample.kind, SampleKind::Cpu { .. });
             if running && (to < phase.start + MARGIN || to + MARGIN > phase.end) {
                 continue;
@@ -120,7 +131,10 @@ impl Score {
                 *last = (*last).max(to.saturating_sub(phases[0].start));
             }
             if !complete || !equal {
-                let kind = stack.cut.map_or(phase.name.as_str(), cut_name);
+                let kind = match stack.cut {
+                    Some(cut) => cut_name(cut),
+                    None => &phase.name,
+                };
                 let (times, text) = wrong.entry(kind.to_string()).or_default();
                 *times += 1;
                 *text = example(phase, stack);

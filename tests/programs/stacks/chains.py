@@ -36,8 +36,8 @@ class Truth:
         self.name, self.kind, self.depth, self.length = name, kind, depth, length
         self.work = 0
 
-    def begin(self, first, last):
-        """Called by the leaf: what is below, then the clocks."""
+    def look(self, first, last):
+        """Called by the leaf, before it takes the clocks: what is below. Its lines count from its own first one."""
         frame = sys._getframe(1)
         leaf = frame
         chain = []
@@ -50,39 +50,45 @@ class Truth:
         if len(chain) != self.depth:
             sys.exit("chains.py: %s has %d frames, not %d: %s" % (self.name, len(chain), self.depth, self.chain))
         self.tid = threading.get_native_id()
-        self.start = time.monotonic_ns()
-        self.cpu = time.thread_time_ns()
-        return self.start + self.length
-
-    def finish(self):
-        self.cpu = time.thread_time_ns() - self.cpu
-        self.end = time.monotonic_ns()
         TRUTHS.append(self)
 
 
 def leaf(t):
-    until, n, now = t.begin(2, 6), 0, time.monotonic_ns
+    n, now, cpu = 0, time.monotonic_ns, time.thread_time_ns
+    t.look(3, 11)
+    t.start = now()
+    t.cpu = cpu()
+    until = t.start + t.length
     while now() < until:
         for i in range(50):
             n = n + i
         t.work += 1
-    t.finish()
+    t.cpu = cpu() - t.cpu
+    t.end = now()
 
 
 def sleep_leaf(t):
-    t.begin(2, 3)
+    now, cpu = time.monotonic_ns, time.thread_time_ns
+    t.look(3, 7)
+    t.start = now()
+    t.cpu = cpu()
     time.sleep(t.length / 1e9)
-    t.finish()
+    t.cpu = cpu() - t.cpu
+    t.end = now()
 
 
 def library_leaf(t):
     """Spends its time in C that calls nothing back."""
-    text = "%d" % t.length * 50
-    until, now = t.begin(4, 7), time.monotonic_ns
+    text, now, cpu = "%d" % t.length * 50, time.monotonic_ns, time.thread_time_ns
+    t.look(4, 11)
+    t.start = now()
+    t.cpu = cpu()
+    until = t.start + t.length
     while now() < until:
         sorted(text)
         t.work += 1
-    t.finish()
+    t.cpu = cpu() - t.cpu
+    t.end = now()
 
 
 @phase(3)
