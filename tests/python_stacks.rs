@@ -21,12 +21,11 @@ use gdiag::collect::clock;
 use gdiag::collect::maps::{self, AddressSpaces, FileId, Place};
 use gdiag::collect::python::{Interpreter, Minor, Part};
 use gdiag::collect::stacks::{self, Stacks};
-use gdiag::collect::tables::{Made, TableMaker};
+use gdiag::collect::tables::TableMaker;
 use gdiag::decode::python::{merge, Code, Merged, Side};
 use gdiag::decode::stacks::{PyAddress, RawSample, UserAddress};
 use gdiag::event::Pid;
 use gdiag::units::Nanos;
-use gdiag::unwind::Rules;
 
 /// CPU time that each case takes, and how often a stack is taken in it.
 const SECONDS: &str = "0.05";
@@ -90,15 +89,15 @@ fn tell(stacks: &mut Stacks, pid: u32) -> Told {
     }
     let mut found = None;
     while tables.pending > 0 {
-        let add = |made: Made, rules: &Rules| {
-            let table = made.table.unwrap();
-            stacks.add_table(made.file, &table, rules).unwrap().unwrap();
-            made.interpreter.map(|interpreter| (interpreter, made.file))
+        let Some(made) = tables.take() else {
+            std::thread::yield_now();
+            continue;
         };
-        match tables.take(add) {
-            Some(interpreter) => found = found.or(interpreter),
-            None => std::thread::yield_now(),
-        }
+        stacks.add_rules(&made.rules);
+        let table = made.table.unwrap();
+        stacks.add_table(made.file, &table).unwrap().unwrap();
+        let interpreter = made.interpreter.map(|interpreter| (interpreter, made.file));
+        found = found.or(interpreter);
     }
     let (interpreter, file) = found.unwrap_or_else(|| panic!("no interpreter in {mappings:?}"));
     let mapping = mappings.iter().find(|m| m.file == Some(file)).unwrap();
