@@ -83,6 +83,8 @@ pub struct Costs {
     /// Time in the programs that took them.
     pub time: Nanos,
     pub lost: u64,
+    /// Functions that have the probe for launches.
+    pub probes: usize,
 }
 
 /// The kernel has no room for a table.
@@ -383,6 +385,7 @@ impl Stacks {
                 frames: sum.frames + c.frames,
                 time: sum.time + Nanos(c.ns),
                 lost: sum.lost + c.lost,
+                probes: self.launch_links.values().map(Vec::len).sum(),
             }))
     }
 
