@@ -22,6 +22,10 @@
 #define PY_MAX_PROCESSES 16384
 /* Threads and interpreters that are looked at for the state of a thread. */
 #define PY_SEARCH_STEPS 544
+/* Between any two frames there may be one that does not count. */
+#define PY_WALK_STEPS (2 * GDIAG_PY_DEPTH_MAX + 2)
+/* Interpreters that call each other on one thread. */
+#define PY_NESTED 4
 #define PY_FRAME_WORDS (GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
 /* Values of `owner` from here on are frames of C, see enum gdiag_py_frames. */
 #define PY_OWNED_BY_C 3
@@ -80,7 +84,7 @@ struct {
 	__type(value, struct py_scratch);
 } py_scratches SEC(".maps");
 
-const struct gdiag_pycode *unused_py_code;
+/* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
 const struct gdiag_py_process *unused_py_process;
 const struct gdiag_py_enums *unused_py_enums;
 
@@ -148,7 +152,8 @@ static long py_search_step(u64 i, void *data)
 		goto unreadable;
 	/*
 	 * A thread has a state in each interpreter that it was in. The newest interpreter is
-	 * first in the list, so the first state with frames is where it is now.
+	 * first in the list, so the first state with frames is where it is now, and the next
+	 * one is where it came from.
 	 */
 	if (!f->found || frame) {
 		f->found = state;
@@ -430,6 +435,7 @@ __noinline int python_stack(struct gdiag_sample *s)
 	struct py_walk walk = {};
 	struct py_thread found = {};
 	u32 tid, tgid;
+	bool known;
 
 	if (!s)
 		return 0;
@@ -444,7 +450,8 @@ __noinline int python_stack(struct gdiag_sample *s)
 		return 0;
 	/* glibc and musl: the thread's descriptor, and so pthread_self(), is where fs points to. */
 	search.pthread = BPF_CORE_READ((struct task_struct___py *)bpf_get_current_task_btf(), thread.fsbase);
-	if (!py_known(&search, tid)) {
+	known = py_known(&search, tid);
+	if (!known) {
 		bpf_loop(PY_SEARCH_STEPS, py_search_step, &search, 0);
 		if (!search.found) {
 			s->py_cut = search.cut ?: GDIAG_PY_NO_THREAD;
@@ -461,8 +468,21 @@ __noinline int python_stack(struct gdiag_sample *s)
 	walk.frame = search.frame;
 	walk.base = (u32)s->kernel + s->user;
 	s->py_cut = GDIAG_PY_DEPTH;
-	/* Between any two frames there may be one that does not count. */
-	bpf_loop(2 * GDIAG_PY_DEPTH_MAX + 2, py_walk_step, &walk, 0);
+	bpf_loop(PY_WALK_STEPS, py_walk_step, &walk, 0);
+	if (known)
+		return 0;
+	/* The interpreter that called this one, if any, has the thread's outer frames. */
+	for (int i = 1; i < PY_NESTED && search.frame && s->py_cut == GDIAG_PY_ROOT; i++) {
+		search.found = search.frame = 0;
+		bpf_loop(PY_SEARCH_STEPS, py_search_step, &search, 0);
+		if (search.cut)
+			s->py_cut = search.cut;
+		if (!search.frame)
+			break;
+		walk.frame = search.frame;
+		s->py_cut = GDIAG_PY_DEPTH;
+		bpf_loop(PY_WALK_STEPS, py_walk_step, &walk, 0);
+	}
 #endif
 	return 0;
 }

@@ -28,7 +28,6 @@ enum gdiag_py_features {
 	GDIAG_PY_CFRAME = 1,	 /* 3.11, 3.12: from the thread state to its frame by way of a cframe */
 	GDIAG_PY_GIL_INTERP = 2, /* 3.12 on: each interpreter has a pointer to its lock; before, the runtime holds the one lock */
 	GDIAG_PY_NATIVE_ID = 4,	 /* 3.11 on: the thread state knows the tid */
-	GDIAG_PY_QUALNAME = 8,	 /* 3.11 on: the code object knows its qualified name */
 };
 
 /* Offsets in bytes, each in the structure that its name begins with. */

@@ -354,12 +354,13 @@ struct FlameArgs {
     #[arg(long)]
     addresses: bool,
 
-    /// Share out idle time without a sample of its own to the samples of the same cause and thread
+    /// Keep idle time without a sample of its own apart
     ///
-    /// Gaps are shorter than the time between two samples. With many of them, the few samples that
-    /// hit one tell where the thread mostly was in all of them, though not where it was in each.
+    /// Most gaps are shorter than the time between two samples. With many of them, the samples that
+    /// hit some tell where the thread mostly was in all of them, so their time is shared out to the
+    /// samples of the same device, cause and thread; but where it was in each, only its own sample tells.
     #[arg(long)]
-    estimate: bool,
+    exact: bool,
 
     /// Title of the picture
     #[arg(long, value_name = "TEXT", conflicts_with = "folded")]
@@ -631,7 +632,7 @@ impl FlameArgs {
                 gpu: self.gpu,
                 wakers: self.wakers,
                 addresses: self.addresses,
-                estimate: self.estimate,
+                estimate: !self.exact,
             },
             folded: self.folded,
             output: self.output,

@@ -139,17 +139,17 @@ fn a_recording_without_samples_still_shows_waits_by_their_kernel_stacks() {
 }
 
 #[test]
-fn idle_time_without_a_sample_is_told_and_shared_out_when_asked() {
+fn idle_time_without_a_sample_is_shared_out_unless_told_otherwise() {
     let directory = tempfile::tempdir().unwrap();
     let input = story::record(directory.path());
-    let plain = gdiag("flame", &input, &["--folded"]);
-    assert!(stderr(&plain).contains("--estimate"), "{}", stderr(&plain));
-    let estimated = gdiag("flame", &input, &["--folded", "--estimate"]);
+    let exact = gdiag("flame", &input, &["--folded", "--exact"]);
+    assert!(stderr(&exact).contains("--exact"), "{}", stderr(&exact));
+    let estimated = gdiag("flame", &input, &["--folded"]);
     let text = stderr(&estimated);
     assert!(text.contains("of idle time is shared out"), "{text}");
     let (before, after) = (
+        folded(&input, "idle", &["--exact"]),
         folded(&input, "idle", &[]),
-        folded(&input, "idle", &["--estimate"]),
     );
     let unsampled = |stacks: &BTreeMap<String, u64>| -> u64 {
         let without = stacks.iter().filter(|(s, _)| s.ends_with("[no sample]"));
@@ -159,7 +159,7 @@ fn idle_time_without_a_sample_is_told_and_shared_out_when_asked() {
     assert!(unsampled(&before) > unsampled(&after));
     // Nothing helps where there are no samples at all.
     let none = stderr(&gdiag("flame", &data("item"), &["--folded"]));
-    assert!(none.contains("no CPU samples were recorded") && !none.contains("--estimate"));
+    assert!(none.contains("no CPU samples were recorded") && !none.contains("--exact"));
 }
 
 #[test]

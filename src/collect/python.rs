@@ -5,16 +5,22 @@
 //! offsets at the start of `_PyRuntime`; for older versions they are in a table here.
 #![forbid(unsafe_code)]
 
+use std::collections::{HashMap, HashSet};
 use std::io;
+
+use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection as _};
 
 use crate::collect::elf::{u64_at, Elf, Segment};
 use crate::collect::stacks::types;
 use crate::decode::python::LineFormat;
 use types::{gdiag_py_features as Feature, gdiag_py_frames as Frames, gdiag_py_instr as Instr};
 
-/// A `_PyEval_EvalFrameDefault` with all opcodes in it has more than 30 KiB; where each is a
-/// function of its own, there is little left.
+/// A function with all opcodes in it has more than 30 KiB.
 const LOOP_BYTES: u64 = 8 << 10;
+/// From one part of a split function into the others: what looks like a jump may be none.
+const LEAST_JUMPS: u32 = 3;
+/// Of unwind information, which tells where functions are.
+const MOST_EH_FRAME: u64 = 64 << 20;
 /// The section that `_PyRuntime` is in, from 3.12 on.
 const RUNTIME_SECTION: &str = ".PyRuntime";
 /// 64-bit words of `_Py_DebugOffsets` that are read.
@@ -41,9 +47,8 @@ pub enum Part {
     Other,
     /// In the function that evaluates frames: one call of it is one native frame.
     Loop,
-    /// The same, of a build where each opcode is a function that the next one replaces: the frame
-    /// that it called is an opcode, and belongs to the same call.
-    TailLoop,
+    /// In one that only begins such a call: what it called belongs to the same call.
+    Entry,
 }
 
 /// A file with CPython in it: `libpython3.X.so`, or a program that it was linked into.
@@ -55,9 +60,8 @@ pub struct Interpreter {
     /// Address of `_PyRuntime`, as the file counts.
     runtime: u64,
     layout: types::gdiag_py_process,
-    /// The pieces of the function that evaluates frames, sorted.
-    eval: Vec<(u64, u64)>,
-    tail_calling: bool,
+    loops: Vec<(u64, u64)>,
+    entries: Vec<(u64, u64)>,
 }
 
 impl Interpreter {
@@ -71,14 +75,18 @@ impl Interpreter {
         {
             return Ok(None);
         }
-        let (mut runtime, mut version, mut eval) = (None, None, Vec::new());
-        elf.symbols(|name, address, size| match name {
-            b"_PyRuntime" => runtime = Some(address),
-            b"Py_Version" => version = Some(address),
-            _ if size > 0 && is_piece_of(name, b"_PyEval_EvalFrameDefault") => {
-                eval.push((address, address.saturating_add(size)));
+        let (mut runtime, mut version) = (None, None);
+        let (mut eval, mut opcodes) = (Vec::new(), Vec::new());
+        elf.symbols(|name, address, size| {
+            let range = (address, address.saturating_add(size));
+            match name {
+                b"_PyRuntime" => runtime = Some(address),
+                b"Py_Version" => version = Some(address),
+                _ if size == 0 => {}
+                _ if is_piece_of(name, b"_PyEval_EvalFrameDefault") => eval.push(range),
+                _ if name.starts_with(b"_TAIL_CALL_") => opcodes.push(range),
+                _ => {}
             }
-            _ => {}
         })?;
         let Some(runtime) = runtime else {
             return Ok(None);
@@ -106,16 +114,28 @@ impl Interpreter {
         let Some(layout) = layout else {
             return Ok(None);
         };
-        eval.sort_unstable();
-        eval.dedup();
-        let longest = eval.iter().map(|(start, end)| end - start).max();
+        // In other builds each opcode is a function that the next one replaces, and what has this
+        // name only calls the first; or the compiler has split it and most has no symbol.
+        let whole = eval.iter().any(|(start, end)| end - start >= LOOP_BYTES);
+        let (loops, entries) = if whole {
+            (eval, Vec::new())
+        } else if opcodes.is_empty() {
+            let parts = parts_of(elf, &eval)?;
+            if parts.is_empty() {
+                (parts, eval)
+            } else {
+                ([eval, parts].concat(), Vec::new())
+            }
+        } else {
+            (opcodes, eval)
+        };
         Ok(Some(Interpreter {
             version,
             lines: LineFormat::of(version),
             runtime,
             layout,
-            tail_calling: longest.is_some_and(|bytes| bytes < LOOP_BYTES),
-            eval,
+            loops,
+            entries,
         }))
     }
 
@@ -131,11 +151,13 @@ impl Interpreter {
 
     /// `address` is inside the instruction, as the file counts.
     pub fn part(&self, address: u64) -> Part {
-        let piece = |&(start, end): &(u64, u64)| (start..end).contains(&address);
-        match (self.eval.iter().any(piece), self.tail_calling) {
-            (false, _) => Part::Other,
-            (true, false) => Part::Loop,
-            (true, true) => Part::TailLoop,
+        let holds = |&(start, end): &(u64, u64)| (start..end).contains(&address);
+        if self.loops.iter().any(holds) {
+            Part::Loop
+        } else if self.entries.iter().any(holds) {
+            Part::Entry
+        } else {
+            Part::Other
         }
     }
 }
@@ -173,6 +195,78 @@ fn data(elf: &Elf, address: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     };
     let offset = segment.offset.saturating_add(address - segment.address);
     elf.bytes(offset, size, size).map(Some)
+}
+
+/// The parts of a function that the compiler has split so that most of it lies elsewhere, without
+/// a symbol. `known` is the part with one. By unwind information and jumps: a function jumps into
+/// the middle of none but its own parts.
+fn parts_of(elf: &Elf, known: &[(u64, u64)]) -> io::Result<Vec<(u64, u64)>> {
+    let ranges = function_ranges(elf)?;
+    let range_of = |address: u64| {
+        let next = ranges.partition_point(|r| r.0 <= address);
+        ranges[..next].last().filter(|r| address < r.1).copied()
+    };
+    let mut bodies = HashSet::new();
+    for &(start, end) in known {
+        each_jump(elf, start, end, |_, to| {
+            bodies.extend(range_of(to).filter(|r| r.0 < to && r.1 - r.0 >= LOOP_BYTES));
+        })?;
+    }
+    if bodies.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut jumps: HashMap<(u64, u64), u32> = HashMap::new();
+    for segment in elf.segments.iter().filter(|s| s.executable) {
+        let end = segment.address.saturating_add(segment.size);
+        each_jump(elf, segment.address, end, |from, to| {
+            if bodies.iter().any(|body| body.0 < to && to < body.1) {
+                if let Some(range) = range_of(from) {
+                    *jumps.entry(range).or_default() += 1;
+                }
+            }
+        })?;
+    }
+    let split = jumps.into_iter().filter(|&(_, n)| n >= LEAST_JUMPS);
+    Ok(split.map(|(range, _)| range).chain(bodies).collect())
+}
+
+/// What may be jumps of x86-64 that are relative to their end: from where, and to where. Other
+/// bytes may look like one.
+fn each_jump(elf: &Elf, start: u64, end: u64, mut each: impl FnMut(u64, u64)) -> io::Result<()> {
+    let Some(code) = data(elf, start, end.saturating_sub(start))? else {
+        return Ok(());
+    };
+    for (at, bytes) in (start..).zip(code.windows(6)) {
+        let (len, offset) = match *bytes {
+            [0xe9, a, b, c, d, _] => (5, [a, b, c, d]),
+            [0x0f, 0x80..=0x8f, a, b, c, d] => (6, [a, b, c, d]),
+            _ => continue,
+        };
+        let offset = i64::from(i32::from_le_bytes(offset));
+        each(at, at.wrapping_add(len).wrapping_add_signed(offset));
+    }
+    Ok(())
+}
+
+/// Where functions and their parts are, sorted. Of what cannot be parsed there is nothing.
+fn function_ranges(elf: &Elf) -> io::Result<Vec<(u64, u64)>> {
+    let Some((section, bytes)) = elf.section(".eh_frame", MOST_EH_FRAME)? else {
+        return Ok(Vec::new());
+    };
+    let frames = EhFrame::new(&bytes, LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame(section.address);
+    let mut entries = frames.entries(&bases);
+    let mut ranges = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        if let Ok(function) = partial.parse(EhFrame::cie_from_offset) {
+            ranges.push((function.initial_address(), function.end_address()));
+        }
+    }
+    ranges.sort_unstable();
+    Ok(ranges)
 }
 
 /// The layouts of the versions that do not tell it.
@@ -250,9 +344,7 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
         Minor(11) => (
             Frames::GDIAG_PY_FRAMES_FLAGGED,
             Instr::GDIAG_PY_INSTR_POINTER,
-            Feature::GDIAG_PY_CFRAME.0
-                | Feature::GDIAG_PY_NATIVE_ID.0
-                | Feature::GDIAG_PY_QUALNAME.0,
+            Feature::GDIAG_PY_CFRAME.0 | Feature::GDIAG_PY_NATIVE_ID.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 16,
@@ -280,8 +372,7 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
             Instr::GDIAG_PY_INSTR_POINTER,
             Feature::GDIAG_PY_CFRAME.0
                 | Feature::GDIAG_PY_GIL_INTERP.0
-                | Feature::GDIAG_PY_NATIVE_ID.0
-                | Feature::GDIAG_PY_QUALNAME.0,
+                | Feature::GDIAG_PY_NATIVE_ID.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 72,
@@ -366,9 +457,7 @@ fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
     Some(process(
         Frames::GDIAG_PY_FRAMES_SHIMS,
         Instr::GDIAG_PY_INSTR_POINTER,
-        Feature::GDIAG_PY_GIL_INTERP.0
-            | Feature::GDIAG_PY_NATIVE_ID.0
-            | Feature::GDIAG_PY_QUALNAME.0,
+        Feature::GDIAG_PY_GIL_INTERP.0 | Feature::GDIAG_PY_NATIVE_ID.0,
         at,
     ))
 }

@@ -23,7 +23,7 @@ use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
-use crate::unwind::{Rules, Table};
+use crate::unwind::{Rule, Table};
 
 #[allow(
     clippy::all,
@@ -83,6 +83,8 @@ pub struct Costs {
     /// Time in the programs that took them.
     pub time: Nanos,
     pub lost: u64,
+    /// Functions that have the probe for launches.
+    pub probes: usize,
 }
 
 /// The kernel has no room for a table.
@@ -98,8 +100,6 @@ pub struct Stacks {
     shards: Vec<MmapMut>,
     /// Rows used of the last shard.
     rows: usize,
-    /// Rules the kernel side knows.
-    rules: usize,
     /// How often a process was said to run Python.
     pythons: u32,
     /// What this kernel cannot do, in words.
@@ -184,7 +184,6 @@ impl Stacks {
             launch_links: HashMap::new(),
             shards: Vec::new(),
             rows: 0,
-            rules: 0,
             pythons: 0,
             missing,
         })
@@ -249,9 +248,8 @@ impl Stacks {
             .collect()
     }
 
-    /// Hands over the unwind table of a file. `rules` are those that the table was made with.
-    pub fn add_table(&mut self, file: FileId, table: &Table, rules: &Rules) -> Result<Result<(), Full>> {
-        self.add_rules(rules);
+    /// Hands over the unwind table of a file, whose rules are there already.
+    pub fn add_table(&mut self, file: FileId, table: &Table) -> Result<Result<(), Full>> {
         let mut keys = Vec::new();
         let mut values = Vec::new();
         let mut count = 0u32;
@@ -292,20 +290,20 @@ impl Stacks {
         Ok(added.map_err(|_| Full))
     }
 
-    fn add_rules(&mut self, rules: &Rules) {
+    /// Hands over rules that tables use from now on.
+    pub fn add_rules(&mut self, rules: &[(u16, Rule)]) {
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return;
         };
-        for (id, rule) in rules.since(self.rules) {
+        for (id, rule) in rules {
             let rule = rule.wire();
-            bss.rules[usize::from(id)] = types::gdiag_rule {
+            bss.rules[usize::from(*id)] = types::gdiag_rule {
                 cfa_off: rule.cfa_off,
                 fp_off: rule.fp_off,
                 cfa: rule.cfa,
                 fp: rule.fp,
             };
         }
-        self.rules = rules.end();
     }
 
     fn add_shard(&mut self) -> Result<Result<(), Full>> {
@@ -337,9 +335,10 @@ impl Stacks {
 
     /// Puts the probe for launches into the driver. It acts in every process that has the file
     /// mapped; in others than targets it returns at once.
-    pub fn probe_launches(&mut self, file: FileId, driver: &Elf) -> Result<()> {
-        if self.launch_links.contains_key(&file) {
-            return Ok(());
+    /// Says how many functions it found.
+    pub fn probe_launches(&mut self, file: FileId, driver: &Elf) -> Result<usize> {
+        if let Some(links) = self.launch_links.get(&file) {
+            return Ok(links.len());
         }
         let path = format!("/proc/self/fd/{}", driver.file().as_raw_fd());
         let mut links = Vec::new();
@@ -355,8 +354,9 @@ impl Stacks {
                 .with_context(|| format!("cannot probe {name} of the driver"))?;
             links.push(link);
         }
+        let found = links.len();
         self.launch_links.insert(file, links);
-        Ok(())
+        Ok(found)
     }
 
     pub fn launch_one_in(&self) -> u32 {
@@ -385,6 +385,7 @@ impl Stacks {
                 frames: sum.frames + c.frames,
                 time: sum.time + Nanos(c.ns),
                 lost: sum.lost + c.lost,
+                probes: self.launch_links.values().map(Vec::len).sum(),
             }))
     }
 

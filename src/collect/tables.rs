@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use memmap2::MmapMut;
 use object::elf::{FileHeader64, SectionHeader64};
@@ -15,7 +15,7 @@ use object::LittleEndian as Little;
 use crate::collect::elf::Elf;
 use crate::collect::maps::FileId;
 use crate::collect::python::Interpreter;
-use crate::unwind::{Rules, Table};
+use crate::unwind::{Rule, Rules, Table};
 
 /// Read of a file without section headers at most: then it is read whole.
 const MOST_WITHOUT_SECTIONS: u64 = 64 << 20;
@@ -32,6 +32,8 @@ pub struct Made {
     pub file: FileId,
     /// The error is a sentence.
     pub table: Result<Table, String>,
+    /// Rules that are new with it, with their numbers.
+    pub rules: Vec<(u16, Rule)>,
     /// It has CPython in it.
     pub interpreter: Option<Interpreter>,
 }
@@ -41,7 +43,6 @@ pub struct Made {
 pub struct TableMaker {
     jobs: Sender<(FileId, Arc<Elf>, String)>,
     made: Receiver<Made>,
-    rules: Arc<Mutex<Rules>>,
     /// Asked for and not handed out yet.
     pub pending: usize,
 }
@@ -50,21 +51,22 @@ impl TableMaker {
     pub fn start() -> io::Result<TableMaker> {
         let (jobs, todo) = channel::<(FileId, Arc<Elf>, String)>();
         let (done, made) = channel();
-        let rules = Arc::new(Mutex::new(Rules::new()));
-        let shared = Arc::clone(&rules);
         std::thread::Builder::new()
             .name("gdiag-tables".to_string())
             .spawn(move || {
                 // The target comes first.
                 // SAFETY: concerns only this thread (0), and cannot fail in a harmful way.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+                let mut rules = Rules::new();
+                let mut told = 0;
                 for (file, elf, path) in todo {
-                    let mut rules = shared.lock().unwrap_or_else(PoisonError::into_inner);
                     let table = make(&elf, &mut rules);
-                    drop(rules);
+                    let new = rules.since(told).collect();
+                    told = rules.end();
                     let made = Made {
                         file,
                         table,
+                        rules: new,
                         // One that cannot be read is none that can be followed.
                         interpreter: Interpreter::of(&elf, &path).ok().flatten(),
                     };
@@ -76,7 +78,6 @@ impl TableMaker {
         Ok(TableMaker {
             jobs,
             made,
-            rules,
             pending: 0,
         })
     }
@@ -88,13 +89,11 @@ impl TableMaker {
         }
     }
 
-    /// A table that has been made since, with the rules that it and all before it use. The rules
-    /// cannot be had while the next table is being made: then there is none yet.
-    pub fn take<R>(&mut self, with: impl FnOnce(Made, &Rules) -> R) -> Option<R> {
-        let rules = self.rules.try_lock().ok()?;
+    /// What has been made since.
+    pub fn take(&mut self) -> Option<Made> {
         let made = self.made.try_recv().ok()?;
         self.pending = self.pending.saturating_sub(1);
-        Some(with(made, &rules))
+        Some(made)
     }
 }
 
@@ -131,7 +130,11 @@ fn read_sparse(file: &File) -> io::Result<MmapMut> {
             let mut name = [0; 16];
             let at = names.start.saturating_add(section.sh_name(Little).into());
             let read = file.read_at(&mut name, at).unwrap_or(0);
-            let is = |known: &&[u8]| name[..read].strip_prefix(*known).is_some_and(|rest| rest.first() == Some(&0));
+            let is = |known: &&[u8]| {
+                name[..read]
+                    .strip_prefix(*known)
+                    .is_some_and(|rest| rest.first() == Some(&0))
+            };
             if SECTIONS.iter().any(is) {
                 wanted.push((section.sh_offset.get(Little), section.sh_size.get(Little)));
             }

@@ -187,7 +187,7 @@ fn estimates(flame: &Flame, options: &stacks::Options, samples: Samples) -> Vec<
     let could = !options.estimate && samples.cpu > 0;
     if options.mode == Mode::Idle && left > Nanos::ZERO && could {
         said.push(format!(
-            "in {} of idle time its thread ran without a sample; --estimate shares that out",
+            "in {} of idle time its thread ran without a sample; without --exact that is shared out",
             Share(left.share_of(all))
         ));
     }

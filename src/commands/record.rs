@@ -368,9 +368,10 @@ fn finish(
             let each = Nanos(stacks.time.0 / stacks.samples.max(1));
             let _ = writeln!(
                 io::stderr(),
-                "gdiag: {} user stacks, {each} each, {} lost",
+                "gdiag: {} user stacks, {each} each, {} lost; {} launch functions have a probe",
                 Count(stacks.samples),
-                Count(stacks.lost)
+                Count(stacks.lost),
+                stacks.probes
             );
         }
     }

@@ -249,7 +249,11 @@ fn calls(native: &[Part]) -> Vec<(usize, usize)> {
         match part {
             Part::Other => {}
             Part::Loop => calls.push((i, i)),
-            Part::TailLoop => calls.push((i.saturating_sub(1).max(taken), i)),
+            Part::Entry => match calls.last_mut() {
+                // It was called from here.
+                Some(last) if last.1 + 1 == i && native[last.1] == Part::Loop => last.1 = i,
+                _ => calls.push((i.saturating_sub(1).max(taken), i)),
+            },
         }
     }
     calls

@@ -8,8 +8,8 @@ use crate::collect::stacks;
 use crate::collect::wire::{read, read_cut, Wire};
 use crate::decode::stacks::RawSample;
 use crate::event::{
-    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall, StallKind, Switch,
-    SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall, StallKind,
+    Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::intern::Names;
 use crate::units::Nanos;

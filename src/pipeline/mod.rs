@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
-use crate::collect::stacks::Costs;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
+use crate::collect::stacks::Costs;
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;

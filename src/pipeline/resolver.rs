@@ -67,12 +67,10 @@ impl Lookup for Resolver {
     ) -> Sample {
         let kernel = self.stack(&raw.kernel, names, sink);
         let user = self.user.stack(raw, names, sink);
-        let gil = raw
-            .gil_holder
-            .map(|tid| {
-                let known = self.inner_tids.get(&(raw.pid, tid));
-                known.copied().unwrap_or(Tid(tid))
-            });
+        let gil = raw.gil_holder.map(|tid| {
+            let known = self.inner_tids.get(&(raw.pid, tid));
+            known.copied().unwrap_or(Tid(tid))
+        });
         Sample {
             ts: raw.ts,
             tid: raw.tid,

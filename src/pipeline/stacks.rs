@@ -60,6 +60,8 @@ struct On {
     frames: Frames,
     call_stacks: CallStacks,
     pythons: Pythons,
+    /// Functions with a probe, in the driver with most; `None` without a driver.
+    probed: Option<usize>,
     /// Tables that did not fit.
     left_out: u64,
     budget: Budget,
@@ -98,6 +100,7 @@ impl UserStacks {
                 frames: Frames::default(),
                 call_stacks: CallStacks::default(),
                 pythons: Pythons::default(),
+                probed: None,
                 left_out: 0,
             }),
         })
@@ -183,6 +186,9 @@ impl UserStacks {
                 "{without} places in stacks have no name: looking them up took too long"
             ));
         }
+        if on.probed == Some(0) {
+            warn("the driver has none of the known launch functions: no stacks of launches".into());
+        }
         if on.left_out > 0 {
             warn(format!(
                 "the unwind tables of {} files had no room: stacks through them are cut",
@@ -255,7 +261,8 @@ impl On {
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
                     if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
-                        self.stacks.probe_launches(file, &elf)?;
+                        let found = self.stacks.probe_launches(file, &elf)?;
+                        self.probed = self.probed.max(Some(found));
                     }
                     self.tables.ask(file, elf, self.spaces.files().path(file));
                 }
@@ -264,34 +271,26 @@ impl On {
             self.stacks.set_maps(pid, generation, &mappings)?;
             self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
         }
-        let mut failure = None;
-        let mut interpreters = Vec::new();
-        let (stacks, left_out) = (&mut self.stacks, &mut self.left_out);
-        while self
-            .tables
-            .take(|made, rules| {
-                interpreters.extend(made.interpreter.map(|i| (made.file, i)));
-                let Ok(table) = &made.table else { return };
-                match stacks.add_table(made.file, table, rules) {
-                    Ok(Ok(())) => {}
-                    Ok(Err(stacks::Full)) => *left_out += 1,
-                    Err(e) => failure = Some(e),
+        while let Some(made) = self.tables.take() {
+            self.stacks.add_rules(&made.rules);
+            if let Ok(table) = &made.table {
+                if self.stacks.add_table(made.file, table)?.is_err() {
+                    self.left_out += 1;
                 }
-            })
-            .is_some()
-        {}
-        for (file, interpreter) in interpreters {
-            self.pythons.add(file, interpreter);
-            for &pid in &self.needed {
-                if let Some(mappings) = self.spaces.mappings(pid) {
-                    self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+            }
+            if let Some(interpreter) = made.interpreter {
+                self.pythons.add(made.file, interpreter);
+                for &pid in &self.needed {
+                    if let Some(mappings) = self.spaces.mappings(pid) {
+                        self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                    }
                 }
             }
         }
         if let Some(one_in) = self.budget.next(now, self.stacks.costs()?) {
             self.stacks.set_launch_one_in(one_in);
         }
-        failure.map_or(Ok(()), Err)
+        Ok(())
     }
 
     fn stack(

@@ -150,6 +150,9 @@ pub(super) fn summary() -> Summary {
         events: 1_234_567,
         switches: 412_345,
         switch_bytes: 13_100_000,
+        stacks: 12_345,
+        stacks_ns: 98_760_000,
+        stacks_lost: 0,
         warnings: Vec::new(),
     }
 }

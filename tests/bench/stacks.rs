@@ -1,5 +1,6 @@
 //! `stacks FILE [SHOWN]`: how whole the stacks of a recording are, as one line of JSON; before it,
-//! SHOWN stacks in full, those that are cut first.
+//! SHOWN stacks in full, those that are cut first. Of those between the first and the last operation
+//! of a GPU, when there is one: the start of a program is another matter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -20,7 +21,8 @@ struct Count {
     launch_with_line: u64,
     through_driver: u64,
     frames: u64,
-    cuts: BTreeMap<&'static str, u64>,
+    /// Why the others are cut, and in which file.
+    cuts: BTreeMap<String, u64>,
 }
 
 fn main() {
@@ -30,12 +32,17 @@ fn main() {
     let mut reader = Reader::open(Path::new(&path)).expect("cannot open the recording");
     let mut timeline = Timeline::new(&reader.meta().clone());
     let mut samples = Vec::new();
+    let (mut first, mut last) = (u64::MAX, 0);
     let mut stacks = HashMap::new();
     reader
         .for_each(|event| {
             timeline.push(event);
             match event {
                 Event::Sample(sample) => samples.push(*sample),
+                Event::GpuOp(op) => {
+                    first = first.min(op.start.0);
+                    last = last.max(op.end.0);
+                }
                 Event::Define(Define::CallStack { id, frames, cut }) => {
                     stacks.insert(*id, (frames.clone(), *cut));
                 }
@@ -46,15 +53,16 @@ fn main() {
         .expect("cannot read the recording");
     timeline.finish(reader.summary());
     let names = timeline.names();
+    let window = if last == 0 { 0..u64::MAX } else { first..last };
     let mut kinds: BTreeMap<&str, Count> = BTreeMap::new();
-    for sample in samples.iter().filter(|s| s.user != CallStackId(0)) {
+    samples.retain(|s| s.user != CallStackId(0) && window.contains(&s.ts.0));
+    for sample in &samples {
         let count = kinds.entry(kind(&sample.kind)).or_default();
         let Some((frames, cut)) = stacks.get(&sample.user) else {
             continue;
         };
-        let has = |what: &dyn Fn(Frame) -> bool| {
-            frames.iter().filter_map(|&f| names.frame(f)).any(what)
-        };
+        let has =
+            |what: &dyn Fn(Frame) -> bool| frames.iter().filter_map(|&f| names.frame(f)).any(what);
         let python = has(&|f| matches!(f, Frame::Python { .. }));
         let driver = has(&|f| match f {
             Frame::Native { module, .. } => {
@@ -70,7 +78,12 @@ fn main() {
         count.through_driver += u64::from(driver);
         count.launch_with_line += u64::from(driver && python && cut.is_none());
         if let Some(cut) = cut {
-            *count.cuts.entry(frame_text::cut(*cut)).or_default() += 1;
+            let file = match frames.last().and_then(|&f| names.frame(f)) {
+                Some(Frame::Native { module, .. }) => frame_text::file_name(timeline.name(module)),
+                Some(Frame::Anonymous { .. } | Frame::Python { .. }) | None => "-",
+            };
+            let why = format!("{} {file}", frame_text::cut(*cut));
+            *count.cuts.entry(why).or_default() += 1;
         }
     }
     samples.sort_by_key(|s| stacks.get(&s.user).is_none_or(|(_, cut)| cut.is_none()));

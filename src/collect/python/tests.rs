@@ -1,4 +1,6 @@
 use super::*;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn versions_are_read_from_names() {
@@ -57,4 +59,62 @@ fn pre_releases_are_refused() {
     assert!(is_release(0x030d_05f0));
     assert!(is_release(0x030e_00c2));
     assert!(!is_release(0x030e_00b1));
+}
+
+/// Check the table of offsets with the headers of each version that this machine has.
+#[test]
+fn offsets_are_those_of_the_headers() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let list = Command::new(format!("{root}/tests/stacks/pythons.sh"))
+        .arg("list")
+        .output()
+        .expect("the script runs");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let (version, command) = line.split_once(' ').expect("a version and a command");
+        let minor = version_in(&format!("python{version}")).expect("a version");
+        let Some(layout) = measured(minor) else {
+            continue;
+        };
+        let include = "import sysconfig; print(sysconfig.get_paths()['include'])";
+        let include = Command::new("sh")
+            .args(["-c", &format!("{command} -c \"{include}\"")])
+            .output()
+            .expect("the interpreter runs");
+        let include = String::from_utf8_lossy(&include.stdout).trim().to_owned();
+        if !Path::new(&include)
+            .join("internal/pycore_interp.h")
+            .exists()
+            && !Path::new(&include)
+                .join("internal/pycore_pystate.h")
+                .exists()
+        {
+            eprintln!("skipped: no headers for {command}");
+            continue;
+        }
+        let program = dir.path().join(version);
+        let compiled = Command::new("cc")
+            .arg(format!("-I{include}"))
+            .arg(format!("-I{include}/internal"))
+            .arg(format!("{root}/tests/stacks/offsets.c"))
+            .arg("-o")
+            .arg(&program)
+            .status()
+            .expect("cc runs");
+        assert!(compiled.success());
+        let output = Command::new(&program).output().expect("it was just made");
+        let ours = format!("{:?}", layout.at);
+        let mut compared = 0;
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let (name, offset) = line.split_once(' ').expect("a name and a number");
+            let field = |end| ours.contains(&format!(" {name}: {offset}{end}"));
+            assert!(
+                field(",") || field(" }"),
+                "{version}: {line} is not in {ours}"
+            );
+            compared += 1;
+        }
+        assert!(compared > 20);
+        eprintln!("{version}: {compared} offsets compared");
+    }
 }

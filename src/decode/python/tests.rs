@@ -157,7 +157,7 @@ proptest! {
     ) {
         let native: Vec<Part> = native
             .iter()
-            .map(|n| [Part::Other, Part::Loop, Part::TailLoop][usize::from(*n)])
+            .map(|n| [Part::Other, Part::Loop, Part::Entry][usize::from(*n)])
             .collect();
         let merged = merge(
             Side { frames: &native, whole: whole.0 },
@@ -180,14 +180,14 @@ proptest! {
     }
 }
 
-/// Native frames leaf first, a letter each: `L` a loop, `T` one that calls opcodes, others as they
+/// Native frames leaf first, a letter each: `L` a loop, `E` what only begins a call of it, others as they
 /// are. Python frames: `e` is the outermost of its call. The result has `0`, `1`… for Python.
 fn merged(native: &str, python: &str, whole: (bool, bool)) -> (String, bool) {
     let parts: Vec<Part> = native
         .chars()
         .map(|c| match c {
             'L' => Part::Loop,
-            'T' => Part::TailLoop,
+            'E' => Part::Entry,
             _ => Part::Other,
         })
         .collect();
@@ -226,13 +226,18 @@ fn each_call_of_the_loop_is_replaced_by_its_frames() {
 }
 
 #[test]
-fn the_opcode_below_a_tail_calling_loop_belongs_to_it() {
+fn what_begins_a_call_of_the_loop_belongs_to_it() {
     let whole = (true, true);
-    assert_eq!(merged("aoTcoTm", ".ee", whole), ("a01c2m".into(), true));
-    assert_eq!(merged("oToTm", "ee", whole), ("01m".into(), true));
-    // The leaf: it has not called its first opcode yet.
-    assert_eq!(merged("Tm", "e", whole), ("0m".into(), true));
-    assert_eq!(merged("ToTm", "ee", whole), ("01m".into(), true));
+    assert_eq!(merged("aLEcLEm", ".ee", whole), ("a01c2m".into(), true));
+    assert_eq!(merged("LELEm", "ee", whole), ("01m".into(), true));
+    // Where it was inlined, it has no frame.
+    assert_eq!(merged("aLcLEm", ".ee", whole), ("a01c2m".into(), true));
+    // What it called is the loop, or a part of it without a name.
+    assert_eq!(merged("aoEcoEm", ".ee", whole), ("a01c2m".into(), true));
+    assert_eq!(merged("oEoEm", "ee", whole), ("01m".into(), true));
+    // The leaf: it has called nothing yet.
+    assert_eq!(merged("Em", "e", whole), ("0m".into(), true));
+    assert_eq!(merged("ELEm", "ee", whole), ("01m".into(), true));
 }
 
 #[test]
