@@ -222,8 +222,34 @@ static __always_inline bool find_mapping(struct gdiag_maps *maps, struct walk *w
 	return true;
 }
 
-/* Number of the rule for this address of a file. */
-static __always_inline u32 find_rule(u32 file, u64 addr)
+/*
+ * Rules that were found, since most stacks repeat each other's frames and a search in the tables
+ * misses the processor's caches at each step. A word is 48 bits of a hash of file and address, and
+ * the rule: read and written at once, whoever interrupts whom. Files keep their numbers and
+ * tables do not change, so nothing here gets old.
+ */
+#define CACHED_RULES 4096
+
+struct rule_cache {
+	u64 words[CACHED_RULES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_cache);
+} rule_caches SEC(".maps");
+
+static __always_inline u64 mix(u64 x)
+{
+	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
+	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
+	return x ^ (x >> 32);
+}
+
+/* Not static: so the verifier looks at its loop once, and not again on each path that leads here. */
+__noinline u32 search_rule(u32 file, u64 addr)
 {
 	struct gdiag_page_key key = { .file = file, .page = addr >> GDIAG_PAGE_BITS };
 	struct gdiag_page *page = bpf_map_lookup_elem(&pages, &key);
@@ -326,6 +352,26 @@ static __always_inline u8 to_caller(struct walk *w, struct gdiag_rule *rule, u64
 	w->sp = cfa;
 	w->exact = 0;
 	return 0;
+}
+
+/* Number of the rule for this address of a file. */
+static __always_inline u32 find_rule(u32 file, u64 addr)
+{
+	u64 hash = mix(((u64)file << 48) ^ mix(addr)), word;
+	struct rule_cache *cache;
+	u32 zero = 0, id;
+
+	cache = bpf_map_lookup_elem(&rule_caches, &zero);
+	if (!cache)
+		return GDIAG_RULE_NONE;
+	word = cache->words[hash & (CACHED_RULES - 1)];
+	if (word >> 16 == hash >> 16 && word & 0xffff)
+		return word & 0xffff;
+	id = search_rule(file, addr);
+	/* What is not there may come. */
+	if (id)
+		cache->words[hash & (CACHED_RULES - 1)] = (hash & ~0xffffull) | id;
+	return id;
 }
 
 /* One frame. */

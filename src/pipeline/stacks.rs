@@ -52,6 +52,8 @@ struct On {
     eager: bool,
     /// Processes whose tables are made.
     needed: HashSet<Pid>,
+    /// Of these, those whose maps the BPF programs do not have as they are now.
+    untold: HashSet<Pid>,
     events: Option<MmapEvents>,
     spaces: AddressSpaces,
     proc_pids: HashMap<Pid, u32>,
@@ -94,6 +96,7 @@ impl UserStacks {
                 plan,
                 eager,
                 needed: HashSet::new(),
+                untold: HashSet::new(),
                 events,
                 spaces,
                 proc_pids: HashMap::new(),
@@ -135,8 +138,7 @@ impl UserStacks {
         match task.reason {
             TaskReason::Seen | TaskReason::New { .. } => {
                 if on.eager {
-                    on.needed.insert(task.pid);
-                    on.spaces.add(task.pid, proc_pid);
+                    on.need(task.pid, proc_pid);
                 }
             }
             TaskReason::Exec => on.spaces.note_exec(task.pid, task.ts),
@@ -149,6 +151,7 @@ impl UserStacks {
             on.spaces.note_exit(pid, ts);
             on.proc_pids.remove(&pid);
             on.needed.remove(&pid);
+            on.untold.remove(&pid);
             on.pythons.forget(pid);
             on.stacks.forget(pid);
         }
@@ -234,6 +237,13 @@ impl UserStacks {
 }
 
 impl On {
+    /// Stacks of this process are wanted from now on.
+    fn need(&mut self, pid: Pid, proc_pid: u32) {
+        self.needed.insert(pid);
+        self.untold.insert(pid);
+        self.spaces.add(pid, proc_pid);
+    }
+
     fn update(&mut self) -> Result<()> {
         let now = clock::monotonic();
         if let Some(events) = &mut self.events {
@@ -244,17 +254,16 @@ impl On {
         }
         for pid in self.stacks.wanted() {
             if let Some(&proc_pid) = self.proc_pids.get(&pid) {
-                if self.needed.insert(pid) || self.spaces.generation(pid) == 0 {
-                    self.spaces.add(pid, proc_pid);
-                }
+                self.need(pid, proc_pid);
             }
         }
         self.spaces.poll(now);
-        for pid in self.spaces.changed() {
-            if !self.needed.contains(&pid) {
-                continue;
-            }
+        let changed = self.spaces.changed().into_iter();
+        self.untold
+            .extend(changed.filter(|pid| self.needed.contains(pid)));
+        for pid in std::mem::take(&mut self.untold) {
             let Some(mappings) = self.spaces.mappings(pid) else {
+                self.untold.insert(pid);
                 continue;
             };
             for file in mappings.iter().filter_map(|m| m.file) {
@@ -396,7 +405,9 @@ impl Budget {
         let spent = costs.launch_time.saturating_sub(before.launch_time);
         let share = spent.share_of(now.saturating_sub(then));
         let next = if share > LAUNCH_BUDGET {
-            self.now.saturating_mul(2).min(FEWEST_LAUNCHES.max(self.asked))
+            self.now
+                .saturating_mul(2)
+                .min(FEWEST_LAUNCHES.max(self.asked))
         } else if share < LAUNCH_BUDGET / 4.0 {
             (self.now / 2).max(self.asked)
         } else {
