@@ -54,6 +54,11 @@ test: simgpu
 scenarios: simgpu
 	GDIAG_REQUIRE=bpf,simgpu $(CARGO) test --locked $(FEATURES) --test scenarios -- --nocapture --test-threads=1
 
+# Stacks of programs that know their own call chains, with the table of what was wrong.
+.PHONY: stacks
+stacks: setup
+	GDIAG_REQUIRE=bpf $(CARGO) test --release --locked $(FEATURES) --test stacks -- --nocapture --test-threads=1
+
 # Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
 .PHONY: bless
 bless: setup

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gdiag::event::{Cut, SampleKind};
+use gdiag::event::{Cut, SampleKind, Tid};
 
 use crate::compare;
 use crate::recording::{self, Recording, Stack};
@@ -64,6 +64,10 @@ pub struct Score {
     pub cuts: BTreeMap<String, (u64, u64)>,
     pub running: Times,
     pub waiting: Times,
+    /// Phases that wait.
+    pub waits: u64,
+    /// Those of whose end the kernel did not tell: some never show what init's threads switch to.
+    pub untold: u64,
     /// One of each kind of cut, and of each phase in which a whole stack was wrong; the most frequent first.
     pub examples: Vec<String>,
 }
@@ -73,10 +77,19 @@ impl Score {
         let mut score = Score::default();
         let mut wrong: BTreeMap<String, (u64, String)> = BTreeMap::new();
         for phase in phases {
-            // Short waits of a running thread are below the threshold.
             if phase.off {
-                score.waiting.known += phase.end - phase.start - phase.cpu;
+                score.waits += 1;
+                let resumed = recording.resumed.get(&Tid(phase.tid)).into_iter().flatten();
+                if resumed
+                    .into_iter()
+                    .any(|at| (phase.start..=phase.end).contains(at))
+                {
+                    score.waiting.known += phase.end - phase.start - phase.cpu;
+                } else {
+                    score.untold += 1;
+                }
             } else {
+                // Short waits of a running thread are below the threshold.
                 score.running.known += phase.cpu;
             }
         }
