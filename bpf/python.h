@@ -69,7 +69,7 @@ struct gdiag_py_process {
 	unsigned char features;	    /* enum gdiag_py_features */
 	unsigned char pad;
 	struct gdiag_py_offsets at;
-	unsigned int pad2;
+	unsigned int file; /* the interpreter's, as unwind.h counts files */
 };
 
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */

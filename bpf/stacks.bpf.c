@@ -44,7 +44,9 @@ struct walk {
 	u8 exact;    /* pc is an instruction that was about to run, no return address */
 	u8 fp_known; /* fp holds this frame's value */
 	u8 cut;
-	u8 pad;
+	u8 in_python; /* a frame is in the interpreter */
+	u32 python;   /* the file with the interpreter; 0: none */
+	u32 pad;
 };
 
 struct scratch {
@@ -70,7 +72,8 @@ struct stack_costs {
 	u64 samples;
 	u64 ns; /* in the programs here, for these samples */
 	u64 frames;
-	u64 lost; /* no scratch, or no room in the ring */
+	u64 lost;      /* no scratch, or no room in the ring */
+	u64 launch_ns; /* of ns, for launches */
 };
 
 struct {
@@ -357,6 +360,8 @@ static long walk_frame(u64 i, void *data)
 		w->cut = GDIAG_CUT_NO_TABLE;
 		return 1;
 	}
+	if (w->file == w->python)
+		w->in_python = 1;
 	id = find_rule(w->file, pc - w->bias);
 	if (id < GDIAG_FIRST_RULE) {
 		w->cut = id == GDIAG_RULE_ROOT ? GDIAG_CUT_ROOT : GDIAG_CUT_NO_TABLE;
@@ -403,7 +408,11 @@ static __always_inline void walk_user(struct scratch *x, u32 tgid)
 	struct gdiag_sample *s = &x->sample;
 	struct walk *w = &x->walk;
 	struct walk_ctx ctx = { .x = x };
+	struct gdiag_py_process *python;
 
+	python = bpf_map_lookup_elem(&py_processes, &tgid);
+	w->python = python ? python->file : 0;
+	w->in_python = 0;
 	ctx.maps = maps_of_process(tgid);
 	if (!ctx.maps) {
 		/* Where it was is known all the same. */
@@ -466,9 +475,11 @@ static __always_inline void end_sample(struct scratch *x)
 	u32 n, zero = 0;
 	struct stack_costs *c = bpf_map_lookup_elem(&costs, &zero);
 	void *ring = my_ring();
-	u64 size;
+	u64 size, ns;
 
-	python_stack(s);
+	/* Most threads never were in the interpreter, and to find that out there takes long. */
+	if (s->cut != GDIAG_CUT_NONE && (s->cut != GDIAG_CUT_ROOT || x->walk.in_python))
+		python_stack(s);
 	n = (u32)s->kernel + s->user + 2 * (u32)s->python;
 	if (n > GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
 		n = 0;
@@ -480,15 +491,21 @@ static __always_inline void end_sample(struct scratch *x)
 	} else if (c) {
 		__sync_fetch_and_add(&c->samples, 1);
 		__sync_fetch_and_add(&c->frames, n);
-		__sync_fetch_and_add(&c->ns, bpf_ktime_get_ns() - s->hdr.ts_ns);
+		ns = bpf_ktime_get_ns() - s->hdr.ts_ns;
+		__sync_fetch_and_add(&c->ns, ns);
+		if (s->kind == GDIAG_SAMPLE_LAUNCH)
+			__sync_fetch_and_add(&c->launch_ns, ns);
 	}
 	give_scratch(x);
 }
+
+#define INT3 0xcc
 
 /* From the registers with which the current task entered the kernel. Returns whether it has any. */
 static __always_inline bool from_entry(struct scratch *x, struct task_struct *t)
 {
 	struct pt_regs *regs = user_regs(t);
+	u8 op;
 
 	/* Without memory of its own there is nothing to read. */
 	if (!regs || t->flags & PF_EXITING)
@@ -497,6 +514,14 @@ static __always_inline bool from_entry(struct scratch *x, struct task_struct *t)
 	x->walk.sp = regs->sp;
 	x->walk.fp = regs->bp;
 	x->sample.in_call = 1;
+#ifdef __TARGET_ARCH_x86
+	/*
+	 * Trapped by a probe: the instruction behind the breakpoint is not where it is, and has
+	 * another frame if the breakpoint replaced a push.
+	 */
+	if ((s64)regs->orig_ax == -1 && !bpf_probe_read_user(&op, 1, (void *)(x->walk.pc - 1)) && op == INT3)
+		x->walk.pc--;
+#endif
 	return true;
 }
 

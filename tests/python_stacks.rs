@@ -102,7 +102,7 @@ fn tell(stacks: &mut Stacks, pid: u32) -> Told {
     let (interpreter, file) = found.unwrap_or_else(|| panic!("no interpreter in {mappings:?}"));
     let mapping = mappings.iter().find(|m| m.file == Some(file)).unwrap();
     stacks
-        .set_python(Pid(pid), &interpreter, mapping.bias)
+        .set_python(Pid(pid), file, &interpreter, mapping.bias)
         .unwrap();
     let generation = spaces.generation(Pid(pid));
     stacks.set_maps(Pid(pid), generation, &mappings).unwrap();

@@ -11,6 +11,7 @@ use std::io;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection as _};
 
 use crate::collect::elf::{u64_at, Elf, Segment};
+use crate::collect::maps::FileId;
 use crate::collect::stacks::types;
 use crate::decode::python::LineFormat;
 use types::{gdiag_py_features as Feature, gdiag_py_frames as Frames, gdiag_py_instr as Instr};
@@ -141,10 +142,11 @@ impl Interpreter {
 
     /// What the BPF programs need for a process that has the file mapped with this bias. `id` is
     /// any number but 0 that no other process has had.
-    pub(crate) fn in_process(&self, bias: u64, id: u32) -> types::gdiag_py_process {
+    pub(crate) fn in_process(&self, file: FileId, bias: u64, id: u32) -> types::gdiag_py_process {
         types::gdiag_py_process {
             runtime: self.runtime.wrapping_add(bias),
             id,
+            file: file.0,
             ..self.layout
         }
     }

@@ -82,6 +82,8 @@ pub struct Costs {
     pub frames: u64,
     /// Time in the programs that took them.
     pub time: Nanos,
+    /// Of that, for launches.
+    pub launch_time: Nanos,
     pub lost: u64,
     /// Functions that have the probe for launches.
     pub probes: usize,
@@ -97,6 +99,7 @@ pub struct Stacks {
     links: Vec<Link>,
     /// In each driver: containers may have their own.
     launch_links: HashMap<FileId, Vec<Link>>,
+    probes: usize,
     shards: Vec<MmapMut>,
     /// Rows used of the last shard.
     rows: usize,
@@ -182,6 +185,7 @@ impl Stacks {
             skel,
             links,
             launch_links: HashMap::new(),
+            probes: 0,
             shards: Vec::new(),
             rows: 0,
             pythons: 0,
@@ -215,9 +219,15 @@ impl Stacks {
 
     /// Tells that `pid` runs Python: this interpreter, mapped with this bias. To be told anew
     /// when the process executes another program.
-    pub fn set_python(&mut self, pid: Pid, interpreter: &Interpreter, bias: u64) -> Result<()> {
+    pub fn set_python(
+        &mut self,
+        pid: Pid,
+        file: FileId,
+        interpreter: &Interpreter,
+        bias: u64,
+    ) -> Result<()> {
         self.pythons += 1;
-        let value = interpreter.in_process(bias, self.pythons);
+        let value = interpreter.in_process(file, bias, self.pythons);
         self.skel
             .maps
             .py_processes
@@ -355,6 +365,7 @@ impl Stacks {
             links.push(link);
         }
         let found = links.len();
+        self.probes += found;
         self.launch_links.insert(file, links);
         Ok(found)
     }
@@ -384,15 +395,18 @@ impl Stacks {
                 samples: sum.samples + c.samples,
                 frames: sum.frames + c.frames,
                 time: sum.time + Nanos(c.ns),
+                launch_time: sum.launch_time + Nanos(c.launch_ns),
                 lost: sum.lost + c.lost,
-                probes: self.launch_links.values().map(Vec::len).sum(),
+                probes: self.probes,
             }))
     }
 
     /// Takes no more stacks. What was taken can still be read.
     pub fn stop(&mut self) {
         self.links.clear();
-        self.launch_links.clear();
+        for links in self.launch_links.values_mut() {
+            links.clear();
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Pythons {
             stacks.forget_python(pid);
             return Ok(());
         };
-        stacks.set_python(pid, &interpreter, bias)?;
+        stacks.set_python(pid, file, &interpreter, bias)?;
         let process = Process {
             file,
             bias,

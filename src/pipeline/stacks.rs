@@ -32,7 +32,10 @@ use crate::units::Nanos;
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of the time of one CPU, what the stacks of launches may take: beyond it fewer are taken.
-const LAUNCH_BUDGET: f64 = 0.01;
+const LAUNCH_BUDGET: f64 = 0.02;
+
+/// But at least one of so many.
+const FEWEST_LAUNCHES: u32 = 1 << 16;
 
 /// Stacks, when they are taken.
 #[derive(Debug, Default)]
@@ -390,10 +393,10 @@ impl Budget {
         if self.asked == 0 {
             return None;
         }
-        let spent = costs.time.saturating_sub(before.time);
+        let spent = costs.launch_time.saturating_sub(before.launch_time);
         let share = spent.share_of(now.saturating_sub(then));
         let next = if share > LAUNCH_BUDGET {
-            self.now.saturating_mul(2)
+            self.now.saturating_mul(2).min(FEWEST_LAUNCHES.max(self.asked))
         } else if share < LAUNCH_BUDGET / 4.0 {
             (self.now / 2).max(self.asked)
         } else {
