@@ -78,6 +78,7 @@ lint:
 bench: all
 	@sh tests/setup.sh bench
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
+	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/stacks.py
 
 # As root after a plain `make`: nothing is built here unless it is missing. Stripped, it is a ninth of the size.
 .PHONY: install

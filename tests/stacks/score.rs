@@ -76,23 +76,7 @@ impl Score {
     pub fn of(recording: &Recording, phases: &[Phase]) -> Score {
         let mut score = Score::default();
         let mut wrong: BTreeMap<String, (u64, String)> = BTreeMap::new();
-        for phase in phases {
-            if phase.off {
-                score.waits += 1;
-                let resumed = recording.resumed.get(&Tid(phase.tid)).into_iter().flatten();
-                if resumed
-                    .into_iter()
-                    .any(|at| (phase.start..=phase.end).contains(at))
-                {
-                    score.waiting.known += phase.end - phase.start - phase.cpu;
-                } else {
-                    score.untold += 1;
-                }
-            } else {
-                // Short waits of a running thread are below the threshold.
-                score.running.known += phase.cpu;
-            }
-        }
+        score.add_known_times(recording, phases);
         let mut by_thread: BTreeMap<u32, Vec<&Phase>> = BTreeMap::new();
         for phase in phases {
             by_thread.entry(phase.tid).or_default().push(phase);
@@ -160,6 +144,24 @@ impl Score {
             .map(|(times, text)| format!("{times} times like {text}"))
             .collect();
         score
+    }
+
+    fn add_known_times(&mut self, recording: &Recording, phases: &[Phase]) {
+        for phase in phases {
+            self.by_phase.entry(phase.name.clone()).or_default();
+            if !phase.off {
+                // Its short waits are below the threshold.
+                self.running.known += phase.cpu;
+                continue;
+            }
+            self.waits += 1;
+            let mut resumed = recording.resumed.get(&Tid(phase.tid)).into_iter().flatten();
+            if resumed.any(|at| (phase.start..=phase.end).contains(at)) {
+                self.waiting.known += phase.end - phase.start - phase.cpu;
+            } else {
+                self.untold += 1;
+            }
+        }
     }
 }
 
