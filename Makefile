@@ -54,6 +54,11 @@ test: simgpu
 scenarios: simgpu
 	GDIAG_REQUIRE=bpf,simgpu $(CARGO) test --locked $(FEATURES) --test scenarios -- --nocapture --test-threads=1
 
+# Stacks of programs that know their own call chains, with the table of what was wrong.
+.PHONY: stacks
+stacks: setup
+	GDIAG_REQUIRE=bpf $(CARGO) test --release --locked $(FEATURES) --test stacks -- --nocapture --test-threads=1
+
 # Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
 .PHONY: bless
 bless: setup
@@ -73,6 +78,7 @@ lint:
 bench: all
 	@sh tests/setup.sh bench
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
+	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/stacks.py
 
 # As root after a plain `make`: nothing is built here unless it is missing. Stripped, it is a ninth of the size.
 .PHONY: install

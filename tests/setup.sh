@@ -106,6 +106,8 @@ libelf_links() {
 setup_build() {
 	missing=
 	have cc || missing="$missing gcc libc6-dev"
+	have c++ || missing="$missing g++"
+	have python3 || missing="$missing python3"
 	have clang || missing="$missing clang"
 	have llvm-strip || missing="$missing llvm"
 	have pkg-config || missing="$missing pkg-config"

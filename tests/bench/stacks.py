@@ -155,7 +155,10 @@ def main():
     for i in range(args.rounds):
         random.shuffle(jobs)
         for program, hz, tool, command, file in jobs:
-            rows[program, hz, tool].append(measure(tool, command, file, PROGRAMS[program], hz, args.seconds, i + 1))
+            try:
+                rows[program, hz, tool].append(measure(tool, command, file, PROGRAMS[program], hz, args.seconds, i + 1))
+            except subprocess.CalledProcessError as e:
+                print(f"{tool} at {hz} Hz, {program}: {e}\n{e.stderr}", file=sys.stderr)
         print(f"round {i + 1} of {args.rounds}", file=sys.stderr, flush=True)
     shutil.rmtree(TMP)
     if args.json:
@@ -164,6 +167,9 @@ def main():
 
     print(f"{'program':8}{'Hz':>5}  {'tool':14}{'stacks/s':>9}{'to root':>9}{'whole':>9}{'slowdown':>10}{'range':>14}{'tool CPU':>10}{'B/stack':>9}")
     for (program, hz, tool), runs in rows.items():
+        if not runs:
+            print(f"{program:8}{hz:5}  {tool:14}  not run")
+            continue
         m = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         ratios = [run["slowdown"] for run in runs]
         print(f"{program:8}{hz:5}  {tool:14}{m['stacks_s']:9.0f}{m['to_root']:9.1%}{m['whole']:9.1%}{m['slowdown']:10.3f}"

@@ -1,6 +1,6 @@
 //! Programs that know their own call chains, recorded: the stacks are theirs, and so are the times.
 //!
-//! `cargo test --test stacks -- --nocapture` prints the table. GDIAG_STACKS_PYTHON names more
+//! `make stacks` prints how whole they are, and examples of what was wrong. GDIAG_STACKS_PYTHON names more
 //! interpreters, separated by colons; GDIAG_STACKS_SECONDS is how long each program runs.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
@@ -18,7 +18,7 @@ use program::Program;
 use recording::Recording;
 use score::Score;
 
-/// What issue and README promise.
+/// What gdiag promises.
 const COMPLETE: f64 = 0.99;
 const EQUAL: f64 = 0.99;
 const TIME: f64 = 0.02;
@@ -33,7 +33,7 @@ fn scored(program: &Program) -> Score {
     let phases = truth::read(&run.truth);
     let score = Score::of(&recording, &phases);
     let mut text = format!(
-        "\n{:<24}{:>8} samples, {:>9} complete, {:>9} equal, running {:>7.0} ms {:>+7.2} %, waiting {:>7.0} ms {:>+7.2} %, lost {}, {} kB\n",
+        "\n{:<24}{:>8} samples, {:>9} complete, {:>9} equal, running {:>7.0} ms {:>+7.2} %, waiting {:>7.0} ms {:>+7.2} % ({} of {} untold), lost {}, {} kB\n",
         program.name,
         score.all.samples,
         percent(score.all.complete_share()),
@@ -42,6 +42,8 @@ fn scored(program: &Program) -> Score {
         score.running.error() * 100.0,
         score.waiting.known as f64 / 1e6,
         score.waiting.error() * 100.0,
+        score.untold,
+        score.waits,
         recording.lost,
         recording.size / 1000,
     );
@@ -91,6 +93,13 @@ fn wrong_with(program: &Program) -> Vec<String> {
     unless(
         score.all.equal_share() >= EQUAL,
         format!("{} equal", percent(score.all.equal_share())),
+    );
+    for (phase, tally) in &score.by_phase {
+        unless(tally.samples > 0, format!("no samples of {phase}"));
+    }
+    unless(
+        score.untold * 5 <= score.waits,
+        format!("no end of {} waits of {}", score.untold, score.waits),
     );
     for (what, times) in [("running", score.running), ("waiting", score.waiting)] {
         unless(

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use gdiag::event::{
-    CallStackId, Cut, Define, Event, Frame, FrameId, Function, NameId, Sample, SampleKind,
+    CallStackId, Cut, Define, Event, Frame, FrameId, Function, NameId, Sample, SampleKind, Tid,
 };
 use gdiag::store::Reader;
 
@@ -60,6 +60,8 @@ pub struct Stack {
 pub struct Recording {
     pub samples: Vec<Sample>,
     pub stacks: HashMap<CallStackId, Stack>,
+    /// When each thread was switched in.
+    pub resumed: HashMap<Tid, Vec<u64>>,
     pub size: u64,
     pub lost: u64,
 }
@@ -68,6 +70,7 @@ impl Recording {
     pub fn read(path: &Path) -> Recording {
         let mut samples = Vec::new();
         let mut defined = Defined::default();
+        let mut resumed: HashMap<Tid, Vec<u64>> = HashMap::new();
         let mut lost = 0;
         let mut reader = Reader::open(path).unwrap();
         reader
@@ -75,6 +78,9 @@ impl Recording {
                 match event {
                     Event::Sample(sample) => samples.push(*sample),
                     Event::Define(define) => defined.add(define),
+                    Event::Switch(switch) => {
+                        resumed.entry(switch.next).or_default().push(switch.ts.0);
+                    }
                     Event::Loss(loss) => lost += loss.count,
                     _ => {}
                 }
@@ -88,6 +94,7 @@ impl Recording {
             stacks: stacks
                 .map(|(id, (frames, cut))| (*id, defined.stack(frames, *cut)))
                 .collect(),
+            resumed,
             size: reader.file_size().0,
             lost,
         }

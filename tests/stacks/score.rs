@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gdiag::event::{Cut, SampleKind};
+use gdiag::event::{Cut, SampleKind, Tid};
 
 use crate::compare;
 use crate::recording::{self, Recording, Stack};
@@ -64,6 +64,10 @@ pub struct Score {
     pub cuts: BTreeMap<String, (u64, u64)>,
     pub running: Times,
     pub waiting: Times,
+    /// Phases that wait.
+    pub waits: u64,
+    /// Those of whose end the kernel did not tell: some never show what init's threads switch to.
+    pub untold: u64,
     /// One of each kind of cut, and of each phase in which a whole stack was wrong; the most frequent first.
     pub examples: Vec<String>,
 }
@@ -72,14 +76,7 @@ impl Score {
     pub fn of(recording: &Recording, phases: &[Phase]) -> Score {
         let mut score = Score::default();
         let mut wrong: BTreeMap<String, (u64, String)> = BTreeMap::new();
-        for phase in phases {
-            // Short waits of a running thread are below the threshold.
-            if phase.off {
-                score.waiting.known += phase.end - phase.start - phase.cpu;
-            } else {
-                score.running.known += phase.cpu;
-            }
-        }
+        score.add_known_times(recording, phases);
         let mut by_thread: BTreeMap<u32, Vec<&Phase>> = BTreeMap::new();
         for phase in phases {
             by_thread.entry(phase.tid).or_default().push(phase);
@@ -147,6 +144,24 @@ impl Score {
             .map(|(times, text)| format!("{times} times like {text}"))
             .collect();
         score
+    }
+
+    fn add_known_times(&mut self, recording: &Recording, phases: &[Phase]) {
+        for phase in phases {
+            self.by_phase.entry(phase.name.clone()).or_default();
+            if !phase.off {
+                // Its short waits are below the threshold.
+                self.running.known += phase.cpu;
+                continue;
+            }
+            self.waits += 1;
+            let mut resumed = recording.resumed.get(&Tid(phase.tid)).into_iter().flatten();
+            if resumed.any(|at| (phase.start..=phase.end).contains(at)) {
+                self.waiting.known += phase.end - phase.start - phase.cpu;
+            } else {
+                self.untold += 1;
+            }
+        }
     }
 }
 

@@ -41,7 +41,8 @@ impl Call {
         }
     }
 
-    fn native(text: &str) -> Call {
+    /// Of a program that is no script.
+    pub fn native(text: &str) -> Call {
         let files = |list: &str| list.split('|').map(str::to_string).collect();
         if let Some(list) = text.strip_prefix('+') {
             Call::Foreign {

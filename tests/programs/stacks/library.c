@@ -1,7 +1,11 @@
 /* A library that calls back. Built twice: NAME(x) is x with the library's own prefix. */
 #include "library.h"
 
+#ifdef __clang__
+#define FRAME __attribute__((noinline))
+#else
 #define FRAME __attribute__((noipa))
+#endif
 #define AFTER() __asm__ volatile("" ::: "memory")
 
 FRAME static void NAME(inside)(callback f, void *t, int n)

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #ifdef __clang__
-#define FRAME __attribute__((noinline, optnone))
+#define FRAME __attribute__((noinline))
 #else
 #define FRAME __attribute__((noipa))
 #endif
@@ -122,11 +122,11 @@ static void calls(struct truth *t, const char *name, unsigned n)
 	}
 }
 
-#define CHAIN(t, ...)                                                 \
-	do {                                                          \
-		const char *const names_[] = { __VA_ARGS__ };         \
+#define CHAIN(t, ...)                                              \
+	do {                                                       \
+		const char *const names_[] = { __VA_ARGS__ };      \
 		for (size_t i_ = 0; i_ < sizeof(names_) / 8; i_++) \
-			calls(t, names_[i_], 1);                      \
+			calls(t, names_[i_], 1);                   \
 	} while (0)
 
 INLINED void truth_start(struct truth *t)
