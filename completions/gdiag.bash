@@ -52,7 +52,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__flame)
-            opts="-i -o -p -t -h --input --mode --folded --output --diff --normalize --from --to --pid --tid --gpu --wakers --addresses --estimate --title --width --min-width --reverse --inverted --help"
+            opts="-i -o -p -t -h --input --mode --folded --output --diff --normalize --from --to --pid --tid --gpu --wakers --addresses --exact --title --width --min-width --reverse --inverted --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -130,7 +130,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__record)
-            opts="-p -a -o -d -q -v -h --pid --all --output --duration --wait-threshold --strict --quiet --verbose --help"
+            opts="-p -a -o -d -F -q -v -h --pid --all --output --duration --wait-threshold --freq --launch-stacks --no-stacks --strict --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -161,6 +161,18 @@ _gdiag() {
                     return 0
                     ;;
                 --wait-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --freq)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --launch-stacks)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

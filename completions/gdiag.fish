@@ -34,7 +34,10 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s p -l pid -d 'Reco
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s o -l output -d 'Write the recording here; an old one becomes FILE.old' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s d -l duration -d 'Stop recording after this time, such as 10s or 250ms' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l wait-threshold -d 'Keep the kernel stack of waits at least this long' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s F -l freq -d 'Samples a second of where each running thread of the target is; 0 for none' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l launch-stacks -d 'Keep the stack of one launch in N (of each thread), or of fewer when that costs too much. Puts a probe into the driver, which every launch pays for' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s a -l all -d 'Record the whole machine'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l no-stacks -d 'Take no user stacks: no samples, and no program or line for waits'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l strict -d 'Exit with status 4 when events were lost'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s q -l quiet -d 'Print errors and warnings only'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s v -l verbose -d 'Print what is being done; twice for libbpf\'s messages too'
@@ -65,7 +68,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l folded -d 'Write f
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l normalize -d 'Scale the times of OTHER to the same sum'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l wakers -d 'Put the stacks of those who ended waits on top of those who waited'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l addresses -d 'Show functions without a name by address, rather than all of a file as one'
-complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l estimate -d 'Share out idle time without a sample of its own to the samples of the same cause and thread'
+complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l exact -d 'Keep idle time without a sample of its own apart'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l reverse -d 'Turn stacks around: merge them from their leaves'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l inverted -d 'Draw the root at the top'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -s h -l help -d 'Print help (see more with \'--help\')'

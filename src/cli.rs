@@ -632,7 +632,7 @@ impl FlameArgs {
                 gpu: self.gpu,
                 wakers: self.wakers,
                 addresses: self.addresses,
-                estimate: !self.exact,
+                exact: self.exact,
             },
             folded: self.folded,
             output: self.output,

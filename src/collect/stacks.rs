@@ -268,10 +268,9 @@ impl Stacks {
             if rows.is_empty() {
                 continue;
             }
-            if self.shards.is_empty() || self.rows + rows.len() > SHARD_ROWS {
-                if self.add_shard()?.is_err() {
-                    return Ok(Err(Full));
-                }
+            let full = self.shards.is_empty() || self.rows + rows.len() > SHARD_ROWS;
+            if full && self.add_shard()?.is_err() {
+                return Ok(Err(Full));
             }
             let (Some(shard), first) = (self.shards.last_mut(), self.rows) else {
                 return Ok(Err(Full));

@@ -24,7 +24,7 @@ pub(crate) fn read_cut<T: Wire>(bytes: &[u8], least: usize) -> Option<Box<T>> {
     if bytes.len() < least || bytes.len() > size_of::<T>() {
         return None;
     }
-    let mut value = Box::<T>::new_zeroed();
+    let mut value = Box::<std::mem::MaybeUninit<T>>::new(std::mem::MaybeUninit::zeroed());
     // SAFETY: both are bytes, `value` has room for them, and by the contract of `Wire` every bit
     // pattern is a valid T, zero too.
     unsafe {

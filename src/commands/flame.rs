@@ -184,7 +184,7 @@ fn estimates(flame: &Flame, options: &stacks::Options, samples: Samples) -> Vec<
         ));
     }
     let left = flame.unsampled.saturating_sub(flame.estimated);
-    let could = !options.estimate && samples.cpu > 0;
+    let could = options.exact && samples.cpu > 0;
     if options.mode == Mode::Idle && left > Nanos::ZERO && could {
         said.push(format!(
             "in {} of idle time its thread ran without a sample; without --exact that is shared out",

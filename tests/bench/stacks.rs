@@ -2,6 +2,8 @@
 //! SHOWN stacks in full, those that are cut first. Of those between the first and the last operation
 //! of a GPU, when there is one: the start of a program is another matter.
 
+#![allow(clippy::print_stdout)]
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::path::Path;

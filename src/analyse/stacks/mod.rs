@@ -65,8 +65,9 @@ pub struct Options {
     pub wakers: bool,
     /// Show functions without a name by their addresses.
     pub addresses: bool,
-    /// Share out running idle time without a sample to the samples of the same cause and thread.
-    pub estimate: bool,
+    /// Keep running idle time without a sample apart, rather than share it out to the samples of the
+    /// same cause and thread.
+    pub exact: bool,
 }
 
 impl Options {
@@ -233,7 +234,7 @@ impl<'t> Folder<'_, 't> {
         let more = |sum: Nanos, time: Nanos| Nanos(sum.0.saturating_add(time.0));
         for (base, time) in std::mem::take(&mut self.unsampled) {
             unsampled = more(unsampled, time);
-            match self.seen.get(&base).filter(|_| self.options.estimate) {
+            match self.seen.get(&base).filter(|_| !self.options.exact) {
                 Some(seen) => {
                     estimated = more(estimated, time);
                     seen.share(time, &mut self.out);

@@ -385,13 +385,13 @@ fn idle_time_without_a_sample_is_shared_out_only_when_asked() {
             .collect()
     };
     assert_eq!(
-        compute(&Options::default()),
+        compute(&Options {
+            exact: true,
+            ..Options::default()
+        }),
         ["[no sample] 6300000", "a 900000", "b 900000"]
     );
-    let options = Options {
-        estimate: true,
-        ..Options::default()
-    };
+    let options = Options::default();
     assert_eq!(compute(&options), ["a 3000000", "b 5100000"]);
     let flame = fold(&story.built(), &options);
     let ms = |n| Nanos::from_micros(n);
@@ -491,7 +491,7 @@ proptest! {
                 continue;
             }
             for more in [false, true] {
-                let options = Options { mode, wakers: more, estimate: more, ..Options::default() };
+                let options = Options { mode, wakers: more, exact: more, ..Options::default() };
                 prop_assert_eq!(fold(&t, &options).folded.total(), expected(&t, &report, mode), "{:?}", mode);
             }
         }
