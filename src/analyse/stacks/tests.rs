@@ -354,7 +354,10 @@ fn idle_time_stands_on_its_cause_and_has_the_stack_of_that_time() {
             &["libc!nanosleep", "main@a.py:2"],
         )
         .kernel((3_100, 3_110), (3_115, 3_200));
-    let folded = story.folded(&Options::default());
+    let folded = story.folded(&Options {
+        exact: true,
+        ..Options::default()
+    });
     assert_eq!(
         folded,
         [
