@@ -6,7 +6,8 @@
 Programs: those of tests/programs/stacks in C++ and Python, built without frame pointers. Each runs bare, under
 `gdiag record`, and under `perf record --call-graph dwarf` and `--call-graph fp`, in random order. Columns: stacks a
 second taken; share that reaches the first function of a thread, and share in which every function of the program's
-own known chain stands in its place (inlined ones left out: perf looks them up by another program); work done per second
+own known chain stands in its place (inlined ones left out: perf looks them up by another program; what runs before
+and after the known chains, in Python a tenth, never is); work done per second
 of CPU, bare by traced; CPU seconds of the tool for each second of the program; bytes of the file for each stack, which in gdiag's
 has the scheduler's events in it too. Medians of the rounds.
 

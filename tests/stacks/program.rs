@@ -63,7 +63,7 @@ impl Program {
             dir.join(format!("{name}.data")),
             dir.join(format!("{name}.truth")),
         );
-        let seconds = std::env::var("GDIAG_STACKS_SECONDS").unwrap_or_else(|_| "8".to_string());
+        let seconds = std::env::var("GDIAG_STACKS_SECONDS").unwrap_or_else(|_| "12".to_string());
         let output = Command::new(env!("CARGO_BIN_EXE_gdiag"))
             .args(["record", "-q", "-F", "499", "-o"])
             .arg(&recording)

@@ -12,7 +12,7 @@ use crate::truth::{Call, Phase};
 const MARGIN: u64 = 10_000;
 
 /// From the first phase on, how long gdiag may read what it walks by. Stacks of this time do not
-/// count: a debug build takes seconds for it. A release build takes some 50 ms, and they count.
+/// count: a debug build takes seconds for it. A release build takes 30 to 90 ms, and they count.
 const START_UP: u64 = if cfg!(debug_assertions) {
     3_000_000_000
 } else {
