@@ -46,7 +46,8 @@ struct walk {
 	u8 cut;
 	u8 in_python; /* a frame is in the interpreter */
 	u32 python;   /* the file with the interpreter; 0: none */
-	u32 pad;
+	u8 urgent;    /* gdiag is to look at once */
+	u8 pad[3];
 };
 
 struct scratch {
@@ -417,11 +418,13 @@ static long walk_frame(u64 i, void *data)
 	return w->cut != 0;
 }
 
-static __always_inline void want(u32 tgid)
+static __always_inline void want(struct walk *w, u32 tgid)
 {
 	u8 one = 1;
 
-	bpf_map_update_elem(&wanted, &tgid, &one, BPF_ANY);
+	/* The first to want it does not let gdiag sleep on. */
+	if (!bpf_map_update_elem(&wanted, &tgid, &one, BPF_NOEXIST))
+		w->urgent = 1;
 }
 
 static __always_inline struct gdiag_maps *find_maps(u32 tgid)
@@ -465,7 +468,7 @@ static __always_inline void walk_user(struct scratch *x, u32 tgid)
 		s->frames[s->kernel & (GDIAG_KERNEL_DEPTH - 1)] = w->pc;
 		s->user = 1;
 		s->cut = GDIAG_CUT_NO_MAPS;
-		want(tgid);
+		want(w, tgid);
 		return;
 	}
 	s->generation = ctx.maps->generation;
@@ -476,7 +479,7 @@ static __always_inline void walk_user(struct scratch *x, u32 tgid)
 	bpf_loop(GDIAG_USER_DEPTH + 1, walk_frame, &ctx, 0);
 	s->cut = w->cut;
 	if (s->cut == GDIAG_CUT_UNMAPPED)
-		want(tgid);
+		want(w, tgid);
 }
 
 /* A sample of the current task, with nothing in it yet. */
@@ -503,6 +506,7 @@ static __always_inline struct scratch *begin_sample(struct task_struct *t, u8 ki
 	s->kernel = s->user = s->python = 0;
 	s->cpu = bpf_get_smp_processor_id();
 	s->one_in = 0;
+	x->walk.urgent = 0;
 	return x;
 }
 
@@ -532,7 +536,8 @@ static __always_inline void end_sample(struct scratch *x)
 	size = __builtin_offsetof(struct gdiag_sample, frames) + 8 * n;
 	if (size > sizeof(*s))
 		size = sizeof(*s);
-	if (!ring || bpf_ringbuf_output(ring, s, size, wakeup_flags(ring))) {
+	if (!ring || bpf_ringbuf_output(ring, s, size,
+					x->walk.urgent ? BPF_RB_FORCE_WAKEUP : wakeup_flags(ring))) {
 		count_lost_stack();
 	} else if (c) {
 		__sync_fetch_and_add(&c->samples, 1);

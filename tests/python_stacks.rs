@@ -21,7 +21,7 @@ use gdiag::collect::clock;
 use gdiag::collect::maps::{self, AddressSpaces, FileId, Place};
 use gdiag::collect::python::{Interpreter, Minor, Part};
 use gdiag::collect::stacks::{self, Stacks};
-use gdiag::collect::tables::TableMaker;
+use gdiag::collect::tables::{Made, TableMaker};
 use gdiag::decode::python::{merge, Code, Merged, Side};
 use gdiag::decode::stacks::{PyAddress, RawSample, UserAddress};
 use gdiag::event::Pid;
@@ -93,11 +93,15 @@ fn tell(stacks: &mut Stacks, pid: u32) -> Told {
             std::thread::yield_now();
             continue;
         };
-        stacks.add_rules(&made.rules);
-        let table = made.table.unwrap();
-        stacks.add_table(made.file, &table).unwrap().unwrap();
-        let interpreter = made.interpreter.map(|interpreter| (interpreter, made.file));
-        found = found.or(interpreter);
+        match made {
+            Made::Table { file, table, rules } => {
+                stacks.add_rules(&rules);
+                stacks.add_table(file, &table.unwrap()).unwrap().unwrap();
+            }
+            Made::Interpreter { file, found: one } => {
+                found = found.or(one.map(|interpreter| (*interpreter, file)));
+            }
+        }
     }
     let (interpreter, file) = found.unwrap_or_else(|| panic!("no interpreter in {mappings:?}"));
     let mapping = mappings.iter().find(|m| m.file == Some(file)).unwrap();

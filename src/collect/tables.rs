@@ -1,6 +1,7 @@
 //! Makes unwind tables, and looks for interpreters, in a thread of its own: a large library takes a good part of a second,
 //! in which the recorder has other things to do.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -28,28 +29,40 @@ const SECTIONS: [&[u8]; 2] = [b".eh_frame", b".eh_frame_hdr"];
 
 /// What was found out about a file.
 #[derive(Debug)]
-pub struct Made {
-    pub file: FileId,
-    /// The error is a sentence.
-    pub table: Result<Table, String>,
-    /// Rules that are new with it, with their numbers.
-    pub rules: Vec<(u16, Rule)>,
-    /// It has CPython in it.
-    pub interpreter: Option<Interpreter>,
+pub enum Made {
+    Table {
+        file: FileId,
+        /// The error is a sentence.
+        table: Result<Table, String>,
+        /// Rules that are new with it, with their numbers.
+        rules: Vec<(u16, Rule)>,
+    },
+    /// The CPython in it, if there is one.
+    Interpreter {
+        file: FileId,
+        found: Option<Box<Interpreter>>,
+    },
 }
 
 /// The thread. Dropping this ends it, once it has finished what it is at.
 #[derive(Debug)]
 pub struct TableMaker {
-    jobs: Sender<(FileId, Arc<Elf>, String)>,
+    jobs: Sender<Job>,
     made: Receiver<Made>,
-    /// Asked for and not handed out yet.
+    /// Answers to come.
     pub pending: usize,
+}
+
+#[derive(Debug)]
+struct Job {
+    file: FileId,
+    elf: Arc<Elf>,
+    path: String,
 }
 
 impl TableMaker {
     pub fn start() -> io::Result<TableMaker> {
-        let (jobs, todo) = channel::<(FileId, Arc<Elf>, String)>();
+        let (jobs, todo) = channel();
         let (done, made) = channel();
         std::thread::Builder::new()
             .name("gdiag-tables".to_string())
@@ -57,23 +70,7 @@ impl TableMaker {
                 // The target comes first.
                 // SAFETY: concerns only this thread (0), and cannot fail in a harmful way.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
-                let mut rules = Rules::new();
-                let mut told = 0;
-                for (file, elf, path) in todo {
-                    let table = make(&elf, &mut rules);
-                    let new = rules.since(told).collect();
-                    told = rules.end();
-                    let made = Made {
-                        file,
-                        table,
-                        rules: new,
-                        // One that cannot be read is none that can be followed.
-                        interpreter: Interpreter::of(&elf, &path).ok().flatten(),
-                    };
-                    if done.send(made).is_err() {
-                        break;
-                    }
-                }
+                work(&todo, &done);
             })?;
         Ok(TableMaker {
             jobs,
@@ -82,18 +79,57 @@ impl TableMaker {
         })
     }
 
-    /// Makes a table for what is known as number `file`, and which a process has at `path`.
+    /// Looks into what is known as number `file`, and which a process has at `path`.
     pub fn ask(&mut self, file: FileId, elf: Arc<Elf>, path: &str) {
-        if self.jobs.send((file, elf, path.to_string())).is_ok() {
-            self.pending += 1;
+        let path = path.to_string();
+        if self.jobs.send(Job { file, elf, path }).is_ok() {
+            self.pending += 2;
         }
     }
 
-    /// What has been made since.
+    /// What has been found out since.
     pub fn take(&mut self) -> Option<Made> {
         let made = self.made.try_recv().ok()?;
         self.pending = self.pending.saturating_sub(1);
         Some(made)
+    }
+}
+
+/// Every stack needs tables, few need an interpreter: all tables that are asked for come first.
+fn work(todo: &Receiver<Job>, done: &Sender<Made>) {
+    let mut rules = Rules::new();
+    let mut told = 0;
+    let mut later = VecDeque::new();
+    loop {
+        let job = match later.pop_front() {
+            None => todo.recv().ok(),
+            Some(first) => match todo.try_recv() {
+                Ok(job) => {
+                    later.push_front(first);
+                    Some(job)
+                }
+                Err(_) => {
+                    let Job { file, elf, path } = first;
+                    // One that cannot be read is none that can be followed.
+                    let found = Interpreter::of(&elf, &path).ok().flatten().map(Box::new);
+                    if done.send(Made::Interpreter { file, found }).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            },
+        };
+        let Some(job) = job else { return };
+        let made = Made::Table {
+            file: job.file,
+            table: make(&job.elf, &mut rules),
+            rules: rules.since(told).collect(),
+        };
+        told = rules.end();
+        if done.send(made).is_err() {
+            return;
+        }
+        later.push_back(job);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::collect::bpf::Bpf;
 use crate::collect::clock;
 use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
-use crate::collect::tables::TableMaker;
+use crate::collect::tables::{Made, TableMaker};
 use crate::decode::python;
 use crate::decode::stacks::RawSample;
 use crate::event::{
@@ -284,17 +284,25 @@ impl On {
             self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
         }
         while let Some(made) = self.tables.take() {
-            self.stacks.add_rules(&made.rules);
-            if let Ok(table) = &made.table {
-                if self.stacks.add_table(made.file, table)?.is_err() {
-                    self.left_out += 1;
+            match made {
+                Made::Table { file, table, rules } => {
+                    self.stacks.add_rules(&rules);
+                    if let Ok(table) = table {
+                        if self.stacks.add_table(file, &table)?.is_err() {
+                            self.left_out += 1;
+                        }
+                    }
                 }
-            }
-            if let Some(interpreter) = made.interpreter {
-                self.pythons.add(made.file, interpreter);
-                for &pid in &self.needed {
-                    if let Some(mappings) = self.spaces.mappings(pid) {
-                        self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                Made::Interpreter { found: None, .. } => {}
+                Made::Interpreter {
+                    file,
+                    found: Some(interpreter),
+                } => {
+                    self.pythons.add(file, *interpreter);
+                    for &pid in &self.needed {
+                        if let Some(mappings) = self.spaces.mappings(pid) {
+                            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                        }
                     }
                 }
             }
