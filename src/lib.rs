@@ -3,16 +3,17 @@
 //! ```text
 //!  bpf/ ──────┐
 //!  cupti-shim ┼─► collect ─► decode ─► store ─► model ─► analyse ─► present
-//!  /proc ─────┘
+//!  /proc ─────┘      ▲           ▲
+//!                 unwind    symbolize
 //! ```
 //!
 //! Data moves left to right. A module may use the modules to its left, plus
 //! [`event`], [`units`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
 //!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
-//! gives numbers their names while the machine still knows them, those of kernel functions by
-//! [`symbolize`]. [`unwind`] stands apart: it makes tables for the BPF programs from the bytes of
-//! a program. [`commands`] wires all the steps; [`cli`] only says what was asked.
+//! gives numbers their names while the machine still knows them, those of functions by
+//! [`symbolize`]. [`unwind`] stands apart: it makes the tables by which the BPF programs walk user
+//! stacks, from the bytes of a program and its libraries. [`commands`] wires all the steps; [`cli`] only says what was asked.
 
 pub mod analyse;
 pub mod cli;
