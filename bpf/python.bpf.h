@@ -71,6 +71,27 @@ struct {
 	__type(value, u64);
 } py_codes SEC(".maps");
 
+/*
+ * The last fingerprint in py_codes of some of them, since to look there takes longer than to read
+ * the code object. Shared by all CPUs: one of its own would miss what another CPU has told. A
+ * code object stays while one of its frames is looked at, so nothing old is written here late.
+ */
+#define PY_KNOWN_BITS 14
+u64 py_known_codes[1 << PY_KNOWN_BITS];
+
+/* Fields of one structure. */
+struct py_block {
+	u32 first; /* offset in the structure */
+	u32 size;  /* 0: it could not be read at once */
+	u64 words[GDIAG_PY_SPAN / 8];
+};
+
+/* For one walk at a time. */
+struct py_blocks {
+	struct py_block frame;
+	struct py_block code;
+};
+
 struct py_scratch {
 	u32 busy;
 	u32 pad;
@@ -100,6 +121,33 @@ struct task_struct___py {
 static __always_inline bool py_read(void *to, u32 size, u64 from)
 {
 	return !bpf_probe_read_user(to, size, (void *)from);
+}
+
+/* To call the helper costs more than the copying, so one call reads all fields of a structure. */
+static __always_inline void py_read_block(struct py_block *b, const struct gdiag_py_span *span, u64 structure)
+{
+	u32 size = span->size;
+
+	b->first = span->first;
+	b->size = size <= GDIAG_PY_SPAN && py_read(b->words, size, structure + span->first) ? size : 0;
+}
+
+/* A field of 8, 4 or 1 bytes; where it is not in the block, from the structure. */
+static __always_inline bool py_field(const struct py_block *b, void *to, u32 size, u64 structure, u32 at)
+{
+	u32 in = at - b->first;
+	const void *from;
+
+	if (in > GDIAG_PY_SPAN - size || in + size > b->size)
+		return py_read(to, size, structure + at);
+	from = (const void *)b->words + in;
+	if (size == 8)
+		*(u64 *)to = *(const u64 *)from;
+	else if (size == 4)
+		*(u32 *)to = *(const u32 *)from;
+	else
+		*(u8 *)to = *(const u8 *)from;
+	return true;
 }
 
 /* What a search for the state of a thread needs, and what it found. */
@@ -221,21 +269,34 @@ struct py_code {
 	u32 pad;
 };
 
-static __always_inline bool py_read_code(const struct gdiag_py_process *p, struct py_code *c)
+static __always_inline bool py_read_code(const struct gdiag_py_process *p, struct py_block *b, struct py_code *c)
 {
-	return py_read(&c->filename, sizeof(c->filename), c->address + p->at.code_filename) &&
-	       py_read(&c->name, sizeof(c->name), c->address + p->at.code_name) &&
-	       py_read(&c->lines, sizeof(c->lines), c->address + p->at.code_lines) &&
-	       py_read(&c->first_line, sizeof(c->first_line), c->address + p->at.code_first_line);
+	py_read_block(b, &p->code, c->address);
+	return py_field(b, &c->filename, sizeof(c->filename), c->address, p->at.code_filename) &&
+	       py_field(b, &c->name, sizeof(c->name), c->address, p->at.code_name) &&
+	       py_field(b, &c->lines, sizeof(c->lines), c->address, p->at.code_lines) &&
+	       py_field(b, &c->first_line, sizeof(c->first_line), c->address, p->at.code_first_line);
 }
 
-static __always_inline u64 py_fingerprint(const struct py_code *c)
+static __always_inline u64 py_mix(u64 h)
 {
-	u64 h = c->filename;
+	return (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull;
+}
 
-	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->name;
-	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->lines;
-	h = (h ^ (h >> 29)) * 0x9e3779b97f4a7c15ull + c->first_line;
+/* A hash of where a code object is. */
+static __always_inline u64 py_place(const struct py_code_key *key)
+{
+	return py_mix(py_mix(key->code) + key->process);
+}
+
+/* Of the place, too: so it tells those apart that share an element of py_known_codes. */
+static __always_inline u64 py_fingerprint(u64 place, const struct py_code *c)
+{
+	u64 h = py_mix(place + c->filename);
+
+	h = py_mix(h + c->name);
+	h = py_mix(h + c->lines);
+	h = py_mix(h + c->first_line);
 	return h ^ (h >> 29);
 }
 
@@ -333,6 +394,7 @@ __noinline int py_send_code(const struct gdiag_py_process *p, const struct py_co
 struct py_walk {
 	const struct gdiag_py_process *process;
 	struct gdiag_sample *sample;
+	struct py_blocks *blocks;
 	u64 frame;
 	u32 base; /* index of the first Python frame in frames[] */
 	u32 pad;
@@ -348,18 +410,19 @@ static __always_inline void py_mark_entry(struct gdiag_sample *s, u32 base)
 }
 
 /* The offset of a frame's instruction in its bytecode, in bytes; -1 before the first. */
-static __always_inline bool py_instr(const struct gdiag_py_process *p, u64 frame, u64 code, s32 *instr)
+static __always_inline bool py_instr(const struct gdiag_py_process *p, const struct py_block *b, u64 frame, u64 code,
+				     s32 *instr)
 {
 	u64 pointer;
 	s64 offset;
 
 	if (p->instr != GDIAG_PY_INSTR_POINTER) {
-		if (!py_read(instr, sizeof(*instr), frame + p->at.frame_instr))
+		if (!py_field(b, instr, sizeof(*instr), frame, p->at.frame_instr))
 			return false;
 		if (p->instr == GDIAG_PY_INSTR_UNITS && *instr > 0)
 			*instr *= 2;
 	} else {
-		if (!py_read(&pointer, sizeof(pointer), frame + p->at.frame_instr))
+		if (!py_field(b, &pointer, sizeof(pointer), frame, p->at.frame_instr))
 			return false;
 		offset = pointer - (code + p->at.code_bytecode);
 		*instr = offset < 0 || offset > PY_MAX_LENGTH ? -1 : offset;
@@ -369,15 +432,34 @@ static __always_inline bool py_instr(const struct gdiag_py_process *p, u64 frame
 	return true;
 }
 
+/* Tells user space of a code object when it does not know it. */
+static __always_inline void py_tell_code(const struct gdiag_py_process *p, const struct py_code *c,
+					 const struct gdiag_sample *s)
+{
+	struct py_code_key key = { .code = c->address, .process = p->id };
+	u64 place = py_place(&key), fingerprint = py_fingerprint(place, c), *known;
+	u64 *last = &py_known_codes[place >> (64 - PY_KNOWN_BITS)];
+
+	if (*last == fingerprint)
+		return;
+	known = bpf_map_lookup_elem(&py_codes, &key);
+	if (!known || *known != fingerprint) {
+		if (py_send_code(p, c, s))
+			return;
+		bpf_map_update_elem(&py_codes, &key, &fingerprint, BPF_ANY);
+	}
+	*last = fingerprint;
+}
+
 /* One frame of the interpreter. */
 static long py_walk_step(u64 i, void *data)
 {
 	struct py_walk *w = data;
 	const struct gdiag_py_process *p = w->process;
 	struct gdiag_sample *s = w->sample;
-	struct py_code_key key = {};
+	struct py_block *block = &w->blocks->frame;
 	struct py_code code = {};
-	u64 frame = w->frame, fingerprint, *known;
+	u64 frame = w->frame;
 	u32 base = w->base, at;
 	u8 owner = 0;
 	s32 instr;
@@ -386,19 +468,22 @@ static long py_walk_step(u64 i, void *data)
 		s->py_cut = GDIAG_PY_ROOT;
 		return 1;
 	}
-	if (!py_read(&w->frame, sizeof(w->frame), frame + p->at.frame_previous))
+	py_read_block(block, &p->frame, frame);
+	if (!py_field(block, &w->frame, sizeof(w->frame), frame, p->at.frame_previous))
 		goto unreadable;
-	if (p->frames != GDIAG_PY_FRAMES_SINGLE && !py_read(&owner, sizeof(owner), frame + p->at.frame_owner))
+	if (p->frames != GDIAG_PY_FRAMES_SINGLE &&
+	    !py_field(block, &owner, sizeof(owner), frame, p->at.frame_owner))
 		goto unreadable;
 	if (p->frames == GDIAG_PY_FRAMES_SHIMS && owner >= PY_OWNED_BY_C) {
 		py_mark_entry(s, base);
 		return 0;
 	}
-	if (!py_read(&code.address, sizeof(code.address), frame + p->at.frame_code))
+	if (!py_field(block, &code.address, sizeof(code.address), frame, p->at.frame_code))
 		goto unreadable;
 	/* From 3.14 on the low bits tell how the reference is counted. */
 	code.address &= ~7ull;
-	if (!code.address || !py_read_code(p, &code) || !py_instr(p, frame, code.address, &instr))
+	if (!code.address || !py_read_code(p, &w->blocks->code, &code) ||
+	    !py_instr(p, block, frame, code.address, &instr))
 		goto unreadable;
 	/* The code that runs between a class and its __init__ is no function of the program: its file is its name. */
 	if (p->frames == GDIAG_PY_FRAMES_SHIMS && code.filename == code.name)
@@ -408,12 +493,7 @@ static long py_walk_step(u64 i, void *data)
 		s->py_cut = GDIAG_PY_DEPTH;
 		return 1;
 	}
-	key.code = code.address;
-	key.process = p->id;
-	fingerprint = py_fingerprint(&code);
-	known = bpf_map_lookup_elem(&py_codes, &key);
-	if ((!known || *known != fingerprint) && !py_send_code(p, &code, s))
-		bpf_map_update_elem(&py_codes, &key, &fingerprint, BPF_ANY);
+	py_tell_code(p, &code, s);
 	s->frames[at] = code.address;
 	s->frames[at + 1] = (u32)instr;
 	s->python++;
@@ -429,7 +509,7 @@ unreadable:
  * Adds the Python frames of the current task to a sample that has its kernel and user frames,
  * its time and its ids; also sets py_cut and py_holder.
  */
-__noinline int python_stack(struct gdiag_sample *s)
+__noinline int python_stack(struct gdiag_sample *s, struct py_blocks *blocks)
 {
 	struct py_search search = {};
 	struct py_walk walk = {};
@@ -437,7 +517,7 @@ __noinline int python_stack(struct gdiag_sample *s)
 	u32 tid, tgid;
 	bool known;
 
-	if (!s)
+	if (!s || !blocks)
 		return 0;
 	tid = s->hdr.tid;
 	tgid = s->pid;
@@ -465,6 +545,7 @@ __noinline int python_stack(struct gdiag_sample *s)
 	s->py_holder = py_lock_holder(search.process, search.found_interp);
 	walk.process = search.process;
 	walk.sample = s;
+	walk.blocks = blocks;
 	walk.frame = search.frame;
 	walk.base = (u32)s->kernel + s->user;
 	s->py_cut = GDIAG_PY_DEPTH;

@@ -30,6 +30,8 @@ enum gdiag_py_features {
 	GDIAG_PY_NATIVE_ID = 4,	 /* 3.11 on: the thread state knows the tid */
 };
 
+#define GDIAG_PY_SPAN 128
+
 /* Offsets in bytes, each in the structure that its name begins with. */
 struct gdiag_py_offsets {
 	unsigned int runtime_interpreters; /* the first interpreter */
@@ -61,6 +63,12 @@ struct gdiag_py_offsets {
 	unsigned int bytes_data;
 };
 
+/* The part of a structure that has the fields which a walk needs, to read it at once. */
+struct gdiag_py_span {
+	unsigned int first; /* offset in bytes */
+	unsigned int size;  /* in bytes; above GDIAG_PY_SPAN each field is read by itself */
+};
+
 struct gdiag_py_process {
 	unsigned long long runtime; /* address of _PyRuntime */
 	unsigned int id;	    /* of this telling: each process, and each program it executes, has another; not 0 */
@@ -70,6 +78,8 @@ struct gdiag_py_process {
 	unsigned char pad;
 	struct gdiag_py_offsets at;
 	unsigned int file; /* the interpreter's, as unwind.h counts files */
+	struct gdiag_py_span frame;
+	struct gdiag_py_span code;
 };
 
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
@@ -81,7 +91,7 @@ struct gdiag_py_enums {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct gdiag_py_offsets) == 27 * 4, "py_offsets");
-_Static_assert(sizeof(struct gdiag_py_process) == 16 + 27 * 4 + 4, "py_process");
+_Static_assert(sizeof(struct gdiag_py_process) == 16 + 27 * 4 + 4 + 2 * 8, "py_process");
 #endif
 
 #endif /* GDIAG_PYTHON_H */

@@ -54,6 +54,7 @@ struct scratch {
 	u32 busy;
 	u32 pad;
 	struct walk walk;
+	struct py_blocks python;
 	struct gdiag_sample sample;
 };
 
@@ -529,7 +530,7 @@ static __always_inline void end_sample(struct scratch *x)
 
 	/* Most threads never were in the interpreter, and to find that out there takes long. */
 	if (s->cut != GDIAG_CUT_NONE && (s->cut != GDIAG_CUT_ROOT || x->walk.in_python))
-		python_stack(s);
+		python_stack(s, &x->python);
 	n = (u32)s->kernel + s->user + 2 * (u32)s->python;
 	if (n > GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX)
 		n = 0;

@@ -471,12 +471,48 @@ fn process(
     at: types::gdiag_py_offsets,
 ) -> types::gdiag_py_process {
     let byte = |n: u32| u8::try_from(n).expect("enumerators of a byte");
+    let mut frame = vec![
+        (at.frame_previous, 8),
+        (at.frame_code, 8),
+        (
+            at.frame_instr,
+            if instr == Instr::GDIAG_PY_INSTR_POINTER {
+                8
+            } else {
+                4
+            },
+        ),
+    ];
+    if frames != Frames::GDIAG_PY_FRAMES_SINGLE {
+        frame.push((at.frame_owner, 1));
+    }
+    let code = [
+        (at.code_filename, 8),
+        (at.code_name, 8),
+        (at.code_lines, 8),
+        (at.code_first_line, 4),
+    ];
     types::gdiag_py_process {
         frames: byte(frames.0),
         instr: byte(instr.0),
         features: byte(features),
         at,
+        frame: span(&frame),
+        code: span(&code),
         ..types::gdiag_py_process::default()
+    }
+}
+
+/// The smallest part of a structure with all of these fields, each an offset and a size.
+fn span(fields: &[(u32, u32)]) -> types::gdiag_py_span {
+    let first = fields.iter().map(|&(at, _)| at).min().unwrap_or(0);
+    let end = fields
+        .iter()
+        .map(|&(at, size)| at.saturating_add(size))
+        .max();
+    types::gdiag_py_span {
+        first,
+        size: end.unwrap_or(0) - first,
     }
 }
 
