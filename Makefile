@@ -63,7 +63,7 @@ stacks: setup
 .PHONY: bless
 bless: setup
 	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --lib present
-	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --test golden reports_are_as_approved
+	GDIAG_BLESS=1 $(CARGO) test --locked $(FEATURES) --test golden as_approved
 	@git --no-pager diff --stat -- tests/data src/present/testdata
 
 .PHONY: lint

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const RECORDINGS: [&str; 3] = ["launch", "item", "loader"];
+const RECORDINGS: [&str; 4] = ["launch", "item", "loader", "stacks"];
 
 /// Every so many bytes a recording is cut, or a bit of it flipped.
 const STEP: usize = 997;
@@ -63,6 +63,21 @@ fn approve(file: &str, actual: &str) {
         approved == actual,
         "{file}: longer or shorter than approved; if that is right: make bless"
     );
+}
+
+#[test]
+fn flame_graphs_are_as_approved() {
+    for mode in ["idle", "gpu", "offcpu"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+            .args(["flame", "--folded", "--mode", mode, "-i"])
+            .arg(data("stacks.data"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{mode}");
+        let folded = String::from_utf8(output.stdout).unwrap();
+        approve(&format!("stacks-{mode}.folded"), &folded);
+    }
 }
 
 #[test]

@@ -24,8 +24,9 @@ impl CallTraits {
     pub const COLLECTS: u8 = 1 << 1;
     /// Python code is on it.
     pub const PYTHON: u8 = 1 << 2;
-    /// From the leaf to the first line of Python every function outside of libc has a name: what is not
-    /// seen there is not there.
+    /// What is not seen in it is not there: from the leaf to the first line of Python every function
+    /// outside of libc has a name, or the one that called libc has (the interpreter lock is waited for
+    /// by functions of its own).
     pub const NAMED: u8 = 1 << 3;
 
     pub fn has(self, traits: u8) -> bool {
@@ -116,6 +117,8 @@ enum Says {
     },
     TakesGil,
     Collects,
+    /// In the C library, whatever it is called.
+    Libc,
     /// Nothing in particular.
     Named,
     Unnamed,
@@ -140,7 +143,9 @@ impl Says {
                     Says::TakesGil
                 } else if is(COLLECTOR) {
                     Says::Collects
-                } else if functions.is_empty() && !is_libc(name(module)) {
+                } else if is_libc(name(module)) {
+                    Says::Libc
+                } else if functions.is_empty() {
                     Says::Unnamed
                 } else {
                     Says::Named
@@ -183,7 +188,11 @@ pub fn is_libc(module: &str) -> bool {
 fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> CallTraits {
     let mut bits = 0;
     let mut named = true;
+    let mut caller = None;
     for says in frames {
+        if !matches!(says, Some(Says::Libc)) {
+            caller = caller.or(says);
+        }
         let python = bits & CallTraits::PYTHON != 0;
         match says {
             Some(Says::Python { collects }) => {
@@ -195,11 +204,13 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
             // Only of what the innermost Python code called: callers of it do something else.
             Some(Says::TakesGil) if !python => bits |= CallTraits::TAKES_GIL,
             Some(Says::Collects) => bits |= CallTraits::COLLECTS,
-            Some(Says::TakesGil | Says::Named) => {}
+            Some(Says::TakesGil | Says::Libc | Says::Named) => {}
             Some(Says::Unnamed) | None => named &= python,
         }
     }
-    if named && (bits & CallTraits::PYTHON != 0 || !cut) {
+    let inlined = matches!(caller, Some(Says::Python { .. }));
+    let whole = named && !inlined && (bits & CallTraits::PYTHON != 0 || !cut);
+    if whole || caller == Some(&Says::Named) {
         bits |= CallTraits::NAMED;
     }
     CallTraits(bits)
@@ -292,8 +303,12 @@ mod tests {
             (&["libc", "lock", "py", "?"][..], false, true),
             (&["libc", "lock", "py"], true, true),
             (&["libc", "?", "py"], false, false),
+            (&["libc", "pop", "?", "py"], false, true),
+            // The interpreter's loop has it inlined.
+            (&["libc", "py"], false, false),
             (&["libc", "lock"], false, true),
-            (&["libc", "lock"], true, false),
+            (&["libc", "lock"], true, true),
+            (&["libc"], true, false),
         ] {
             let traits = says(frames, cut);
             assert_eq!(traits.has(CallTraits::NAMED), named, "{frames:?} {cut}");

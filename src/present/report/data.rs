@@ -237,6 +237,12 @@ pub(super) fn quality(
         "  stacks          ",
         &format!("of waits of at least {}", Nanos(meta.wait_threshold_ns)),
     )?;
+    if let Some(summary) = summary.filter(|summary| summary.stacks > 0) {
+        let each = Nanos(summary.stacks_ns / summary.stacks);
+        let (taken, lost) = (Count(summary.stacks), Count(summary.stacks_lost));
+        let text = format!("{taken}, {each} of the target's time each; lost: {lost}");
+        page.labelled(Paint::Plain, "  user stacks     ", &text)?;
+    }
     for probe in &meta.missing_probes {
         page.labelled(Paint::Warning, "  not recorded    ", probe)?;
     }
