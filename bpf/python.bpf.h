@@ -79,14 +79,14 @@ struct {
 #define PY_KNOWN_BITS 14
 u64 py_known_codes[1 << PY_KNOWN_BITS];
 
-/* Fields of one structure. */
+/* The fields of one structure. */
 struct py_block {
 	u32 first; /* offset in the structure */
 	u32 size;  /* 0: it could not be read at once */
 	u64 words[GDIAG_PY_SPAN / 8];
 };
 
-/* For one walk at a time. */
+/* Those that are being looked at. The sample's program has them to itself, as it has the sample. */
 struct py_blocks {
 	struct py_block frame;
 	struct py_block code;

@@ -30,6 +30,7 @@ enum gdiag_py_features {
 	GDIAG_PY_NATIVE_ID = 4,	 /* 3.11 on: the thread state knows the tid */
 };
 
+/* Bytes of a structure that are read at once. */
 #define GDIAG_PY_SPAN 128
 
 /* Offsets in bytes, each in the structure that its name begins with. */

@@ -61,6 +61,20 @@ fn pre_releases_are_refused() {
     assert!(!is_release(0x030e_00b1));
 }
 
+#[test]
+fn what_is_read_at_once_has_every_field_and_no_more() {
+    let spans = |minor| {
+        let layout = measured(Minor(minor)).unwrap();
+        [layout.frame, layout.code].map(|span| (span.first, span.size))
+    };
+    // From `previous` to an int, and from `first_line` to `lines`.
+    assert_eq!(spans(8), [(24, 84), (40, 88)]);
+    assert_eq!(spans(10), [(24, 76), (40, 88)]);
+    // From `code` to a byte, the owner.
+    assert_eq!(spans(11), [(32, 37), (72, 72)]);
+    assert_eq!(spans(12), [(0, 71), (68, 76)]);
+}
+
 /// Check the table of offsets with the headers of each version that this machine has.
 #[test]
 fn offsets_are_those_of_the_headers() {
