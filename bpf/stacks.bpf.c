@@ -194,28 +194,34 @@ static __always_inline bool read_word(u64 *to, u64 from)
 	return !bpf_probe_read_user(to, sizeof(*to), (void *)from);
 }
 
+/*
+ * The searches below have no branches, so that the verifier sees one way through them instead of
+ * thousands: each step either adds to the position or adds nothing. All values are below 1 << 63.
+ */
+static __always_inline u64 all_ones_if_less(u64 a, u64 b)
+{
+	u64 mask = (u64)((s64)(a - b) >> 63);
+
+	barrier_var(mask);
+	return mask;
+}
+
 /* The last mapping that starts at or before pc. */
 static __always_inline bool find_mapping(struct gdiag_maps *maps, struct walk *w, u64 pc)
 {
-	u32 lo = 0, hi = maps->count, mid;
+	u64 count = maps->count, at = 0, next;
 	struct gdiag_mapping *m;
 
 	if (pc >= w->start && pc < w->end)
 		return true;
-	for (int i = 0; i < 11; i++) {
-		if (lo >= hi)
-			break;
-		mid = (lo + hi) / 2;
-		m = &maps->mappings[mid & (GDIAG_MAX_MAPPINGS - 1)];
-		if (m->start <= pc)
-			lo = mid + 1;
-		else
-			hi = mid;
+#pragma unroll
+	for (u64 step = GDIAG_MAX_MAPPINGS / 2; step; step /= 2) {
+		next = at + step;
+		m = &maps->mappings[next & (GDIAG_MAX_MAPPINGS - 1)];
+		at += step & all_ones_if_less(next, count) & all_ones_if_less(m->start, pc + 1);
 	}
-	if (!lo)
-		return false;
-	m = &maps->mappings[(lo - 1) & (GDIAG_MAX_MAPPINGS - 1)];
-	if (pc < m->start || pc >= m->end)
+	m = &maps->mappings[at & (GDIAG_MAX_MAPPINGS - 1)];
+	if (!count || pc < m->start || pc >= m->end)
 		return false;
 	w->start = m->start;
 	w->end = m->end;
@@ -250,12 +256,12 @@ static __always_inline u64 mix(u64 x)
 	return x ^ (x >> 32);
 }
 
-/* Not static: so the verifier looks at its loop once, and not again on each path that leads here. */
-__noinline u32 search_rule(u32 file, u64 addr)
+static __noinline u32 search_rule(u32 file, u64 addr)
 {
 	struct gdiag_page_key key = { .file = file, .page = addr >> GDIAG_PAGE_BITS };
 	struct gdiag_page *page = bpf_map_lookup_elem(&pages, &key);
-	u32 low = addr & ((1 << GDIAG_PAGE_BITS) - 1), lo, hi, mid, zero = 0, number;
+	u64 low = addr & ((1 << GDIAG_PAGE_BITS) - 1), at, end, next, row;
+	u32 zero = 0, number;
 	struct shard *shard;
 	void *inner;
 
@@ -269,18 +275,15 @@ __noinline u32 search_rule(u32 file, u64 addr)
 	if (!shard)
 		return GDIAG_RULE_NONE;
 	/* The first row of a page begins at its first byte. */
-	lo = page->first;
-	hi = (u32)page->last + 1;
-	for (int i = 0; i < GDIAG_ROW_SHARD_BITS + 1; i++) {
-		if (hi - lo <= 1)
-			break;
-		mid = (lo + hi) / 2;
-		if (shard->rows[mid & (GDIAG_SHARD_ROWS - 1)] >> 16 <= low)
-			lo = mid;
-		else
-			hi = mid;
+	at = page->first;
+	end = (u64)page->last + 1;
+#pragma unroll
+	for (u64 step = GDIAG_SHARD_ROWS / 2; step; step /= 2) {
+		next = at + step;
+		row = shard->rows[next & (GDIAG_SHARD_ROWS - 1)] >> 16;
+		at += step & all_ones_if_less(next, end) & all_ones_if_less(row, low + 1);
 	}
-	return shard->rows[lo & (GDIAG_SHARD_ROWS - 1)] & 0xffff;
+	return shard->rows[at & (GDIAG_SHARD_ROWS - 1)] & 0xffff;
 }
 
 struct walk_ctx {
