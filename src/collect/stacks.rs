@@ -4,6 +4,7 @@
 //! An object of its own beside [`Bpf`], whose maps and ring buffers it shares: where it cannot
 //! be loaded, everything else goes on without user stacks.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -193,14 +194,15 @@ impl Stacks {
         })
     }
 
-    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; those beyond the
-    /// first thousand are left out, and stacks end there.
+    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; [`kept`] says what
+    /// of them there is room for.
     pub fn set_maps(&self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
-        let count = mappings.len().min(MAX_MAPPINGS);
+        let mappings = kept(mappings);
+        let count = mappings.len();
         let mut value = Vec::with_capacity(size_of::<types::gdiag_maps>());
         value.extend_from_slice(&generation.to_ne_bytes());
         value.extend_from_slice(&u32::try_from(count).unwrap_or(0).to_ne_bytes());
-        for m in &mappings[..count] {
+        for m in mappings.iter() {
             let file = m.file.map_or(0, |file| file.0);
             for word in [m.start, m.end, m.bias, u64::from(file)] {
                 value.extend_from_slice(&word.to_ne_bytes());
@@ -409,6 +411,16 @@ impl Stacks {
     }
 }
 
+/// What of a process's mappings there is room for. Code that was made at run time goes first: in a
+/// process with so many mappings it is most of them, and stacks end there anyway.
+fn kept(mappings: &[Mapping]) -> Cow<'_, [Mapping]> {
+    if mappings.len() <= MAX_MAPPINGS {
+        return Cow::Borrowed(mappings);
+    }
+    let of_files = mappings.iter().filter(|m| m.file.is_some());
+    Cow::Owned(of_files.take(MAX_MAPPINGS).copied().collect())
+}
+
 /// An inner map: an array of one value.
 fn create(name: &str, value: usize, flags: u32) -> Result<MapHandle> {
     let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -451,4 +463,25 @@ fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just gave it to us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_kept_when_code_made_at_run_time_takes_all_room() {
+        let mapping = |i: u64, file| Mapping {
+            start: i << 12,
+            end: (i + 1) << 12,
+            bias: 0,
+            file,
+        };
+        let made: Vec<_> = (0..MAX_MAPPINGS as u64).map(|i| mapping(i, None)).collect();
+        assert_eq!(kept(&made).len(), MAX_MAPPINGS);
+        let library = mapping(1 << 20, Some(FileId(7)));
+        let all = [made, vec![library]].concat();
+        assert_eq!(*kept(&all), [library]);
+        assert_eq!(kept(&vec![library; MAX_MAPPINGS + 9]).len(), MAX_MAPPINGS);
+    }
 }
