@@ -1,7 +1,7 @@
 //! Names for what the kernel side only numbers, while the machine still knows them.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use gdiag_shim_layout::THREAD_NAME;
@@ -56,6 +56,8 @@ pub(super) struct Resolver {
     pub(super) user: UserStacks,
     /// Threads of targets by process and their ids inside its PID namespace, where those differ from the host's.
     inner_tids: HashMap<(Pid, u32), Tid>,
+    /// Threads of targets that have not ended, by process: its first thread may end before others.
+    alive: HashMap<Pid, HashSet<Tid>>,
 }
 
 impl Lookup for Resolver {
@@ -132,6 +134,7 @@ impl Lookup for Resolver {
         if !task.target {
             return;
         }
+        self.alive.entry(task.pid).or_default().insert(task.tid);
         if task.ns_tid != task.tid {
             self.inner_tids.insert((task.pid, task.ns_tid.0), task.tid);
         }
@@ -146,7 +149,15 @@ impl Lookup for Resolver {
 
     fn exit(&mut self, exit: &Exit) {
         self.proc_tids.remove(&exit.tid);
-        if exit.tid.0 == exit.pid.0 {
+        let over = match self.alive.get_mut(&exit.pid) {
+            Some(alive) => {
+                alive.remove(&exit.tid);
+                alive.is_empty()
+            }
+            None => exit.tid.0 == exit.pid.0,
+        };
+        if over {
+            self.alive.remove(&exit.pid);
             self.user.exit(exit.pid, exit.ts);
             self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
