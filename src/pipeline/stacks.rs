@@ -67,6 +67,10 @@ struct On {
     pythons: Pythons,
     /// Functions with a probe, in the driver with most; `None` without a driver.
     probed: Option<usize>,
+    /// Why a driver has no probe.
+    not_probed: Option<String>,
+    /// Processes of which the BPF programs could not be told.
+    without_room: HashSet<Pid>,
     /// Tables that did not fit.
     left_out: u64,
     budget: Budget,
@@ -107,6 +111,8 @@ impl UserStacks {
                 call_stacks: CallStacks::default(),
                 pythons: Pythons::default(),
                 probed: None,
+                not_probed: None,
+                without_room: HashSet::new(),
                 left_out: 0,
             }),
         })
@@ -195,6 +201,15 @@ impl UserStacks {
         if on.probed == Some(0) {
             warn("the driver has none of the known launch functions: no stacks of launches".into());
         }
+        if let Some(why) = on.not_probed.take() {
+            warn(format!("no stacks of launches through {why}"));
+        }
+        if !on.without_room.is_empty() {
+            warn(format!(
+                "the kernel had no room for the mappings of {} processes: their stacks are cut",
+                on.without_room.len()
+            ));
+        }
         if on.left_out > 0 {
             warn(format!(
                 "the unwind tables of {} files had no room: stacks through them are cut",
@@ -273,28 +288,40 @@ impl On {
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
                     if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
-                        let found = self.stacks.probe_launches(file, &elf)?;
-                        self.probed = self.probed.max(Some(found));
+                        match self.stacks.probe_launches(file, &elf) {
+                            Ok(found) => self.probed = self.probed.max(Some(found)),
+                            Err(e) => {
+                                let path = self.spaces.files().path(file);
+                                self.not_probed = Some(format!("{path}: {e:#}"));
+                            }
+                        }
                     }
                     self.tables.ask(file, elf, self.spaces.files().path(file));
                 }
             }
             let generation = self.spaces.generation(pid);
-            self.stacks.set_maps(pid, generation, &mappings)?;
-            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+            let told = self.stacks.set_maps(pid, generation, &mappings);
+            let told = told.and_then(|()| self.pythons.mapped(pid, &mappings, &mut self.stacks));
+            if told.is_err() {
+                self.without_room.insert(pid);
+            }
         }
         while let Some(made) = self.tables.take() {
             self.stacks.add_rules(&made.rules);
             if let Ok(table) = &made.table {
-                if self.stacks.add_table(made.file, table)?.is_err() {
+                if !matches!(self.stacks.add_table(made.file, table), Ok(Ok(()))) {
                     self.left_out += 1;
                 }
             }
             if let Some(interpreter) = made.interpreter {
                 self.pythons.add(made.file, interpreter);
                 for &pid in &self.needed {
-                    if let Some(mappings) = self.spaces.mappings(pid) {
-                        self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                    let Some(mappings) = self.spaces.mappings(pid) else {
+                        continue;
+                    };
+                    let told = self.pythons.mapped(pid, &mappings, &mut self.stacks);
+                    if told.is_err() {
+                        self.without_room.insert(pid);
                     }
                 }
             }
