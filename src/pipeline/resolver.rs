@@ -216,3 +216,56 @@ impl Resolver {
         path
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{NameId, TaskState};
+    use crate::units::Nanos;
+
+    fn thread(tid: u32) -> Task {
+        Task {
+            ts: Nanos(1),
+            tid: Tid(tid),
+            pid: Pid(7),
+            ppid: Pid(1),
+            comm: NameId(0),
+            start: Nanos(1),
+            ns_tid: Tid(tid),
+            ns_pid: Pid(7),
+            cgroup: 0,
+            prio: 120,
+            reason: TaskReason::Seen,
+            target: true,
+            kthread: false,
+            state: TaskState::Running,
+            syscall: None,
+        }
+    }
+
+    /// How often the process was said to be over by it.
+    fn exit(resolver: &mut Resolver, tid: u32) -> usize {
+        resolver.exit(&Exit {
+            ts: Nanos(2),
+            tid: Tid(tid),
+            pid: Pid(7),
+            code: 0,
+        });
+        let ended = |news: &News| matches!(news, News::Ended { pid: Pid(7) });
+        resolver.news.drain(..).filter(ended).count()
+    }
+
+    #[test]
+    fn a_process_goes_on_without_its_first_thread() {
+        let mut resolver = Resolver::default();
+        for tid in [7, 8, 9] {
+            resolver.task(&thread(tid), "a", tid, 7);
+        }
+        assert_eq!(exit(&mut resolver, 7), 0);
+        assert_eq!(exit(&mut resolver, 9), 0);
+        assert_eq!(exit(&mut resolver, 8), 1);
+        // Of another, only the first thread is known.
+        assert_eq!(exit(&mut resolver, 9), 0);
+        assert_eq!(exit(&mut resolver, 7), 1);
+    }
+}
