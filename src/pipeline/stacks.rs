@@ -19,7 +19,7 @@ use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
 use crate::collect::tables::TableMaker;
 use crate::decode::python;
-use crate::decode::stacks::RawSample;
+use crate::decode::stacks::{RawSample, UserAddress};
 use crate::event::{
     CallStackId, Cut, Define, Event, Frame, FrameId, Function, Pid, Task, TaskReason,
 };
@@ -338,22 +338,7 @@ impl On {
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
     ) -> CallStackId {
-        let mut cut = raw.cut;
-        let mut places = Vec::with_capacity(raw.user.len());
-        for address in &raw.user {
-            match self.spaces.find(raw.pid, address.inside(), raw.ts) {
-                // The walk went on by mappings that were out of date: from here on it is not true.
-                Place::NotYet => {
-                    cut = Some(Cut::NotYet);
-                    break;
-                }
-                Place::Unmapped => {
-                    cut = Some(Cut::Unmapped);
-                    break;
-                }
-                place @ (Place::File(_) | Place::Anonymous) => places.push((place, address)),
-            }
-        }
+        let (places, cut) = believed(&mut self.spaces, raw);
         let merged = self.pythons.merge(raw, &places, cut.is_none());
         let frames = merged
             .iter()
@@ -396,6 +381,31 @@ impl On {
         }
         id
     }
+}
+
+/// As much of the native stack as the walk can have found, and why it ends there. The walk went by
+/// the mappings that the BPF programs were told of last; by then there may have been others.
+fn believed<'a>(
+    spaces: &mut AddressSpaces,
+    raw: &'a RawSample,
+) -> (Vec<(Place, &'a UserAddress)>, Option<Cut>) {
+    let mut places = Vec::with_capacity(raw.user.len());
+    for address in &raw.user {
+        let pc = address.inside();
+        match spaces.find(raw.pid, pc, raw.ts) {
+            Place::NotYet => return (places, Some(Cut::NotYet)),
+            Place::Unmapped => return (places, Some(Cut::Unmapped)),
+            place @ (Place::File(_) | Place::Anonymous) => {
+                places.push((place, address));
+                // Its caller was found by the table of another file.
+                let walked = raw.generation > 0;
+                if walked && spaces.find_in(raw.pid, pc, raw.generation) != place {
+                    return (places, Some(Cut::NotYet));
+                }
+            }
+        }
+    }
+    (places, raw.cut)
 }
 
 /// The library through which all launches go.
@@ -461,5 +471,79 @@ fn define(found: Vec<Answer>, names: &mut Names, sink: &mut dyn FnMut(Event)) {
             })
             .collect();
         sink(Event::Define(Define::Functions { frame, functions }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::elf::BuildId;
+    use crate::collect::maps::{FileHint, MapEvent, Mmap, What};
+    use crate::event::{SampleKind, Tid};
+
+    const PID: Pid = Pid(u32::MAX - 1);
+
+    fn map(spaces: &mut AddressSpaces, ts: u64, start: u64, file: u8) {
+        let mmap = Mmap {
+            start,
+            end: start + 0x1000,
+            offset: 0,
+            file: FileHint::BuildId(BuildId::new(&[file; 20])),
+            path: format!("/there is no file {file}").into_bytes(),
+        };
+        event(spaces, ts, What::Mmap(mmap));
+    }
+
+    fn event(spaces: &mut AddressSpaces, ts: u64, what: What) {
+        spaces.apply(&MapEvent {
+            ts: Nanos(ts),
+            proc_pid: PID.0,
+            what,
+        });
+    }
+
+    #[test]
+    fn what_was_found_by_the_table_of_a_file_that_was_gone_is_left_out() {
+        let mut spaces = AddressSpaces::new(maps::Options {
+            everything: false,
+            events: true,
+        })
+        .unwrap();
+        spaces.add(PID, PID.0);
+        event(&mut spaces, 1, What::Exec);
+        map(&mut spaces, 2, 0x1000, 1);
+        map(&mut spaces, 2, 0x5000, 2);
+        let told = spaces.generation(PID);
+        map(&mut spaces, 10, 0x5000, 3);
+        while spaces.waiting() > 0 {
+            spaces.poll(Nanos(11));
+            std::thread::yield_now();
+        }
+        let at = |pc| UserAddress { pc, returns: false };
+        let mut raw = RawSample {
+            ts: Nanos(20),
+            tid: Tid(PID.0),
+            pid: PID,
+            kind: SampleKind::Cpu {
+                period: Nanos::ZERO,
+            },
+            generation: told,
+            kernel: Vec::new(),
+            user: vec![at(0x1800), at(0x5800), at(0x1900)],
+            cut: None,
+            python: Vec::new(),
+            python_whole: false,
+            gil_holder: None,
+        };
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (2, Some(Cut::NotYet)));
+        // Before the change, and once it was told.
+        raw.ts = Nanos(9);
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (3, None));
+        raw.ts = Nanos(20);
+        raw.generation = spaces.generation(PID);
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (3, None));
     }
 }
