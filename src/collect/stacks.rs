@@ -24,7 +24,7 @@ use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
-use crate::unwind::{Rule, Table};
+use crate::unwind::{abi, Rule, Table};
 
 #[allow(
     clippy::all,
@@ -43,6 +43,36 @@ mod skel {
 }
 pub(crate) use skel::types;
 use skel::{StacksSkel, StacksSkelBuilder};
+
+// The tables keep the kernel side's numbers.
+const _: () = {
+    use types::{gdiag_cfa as cfa, gdiag_fp as fp, gdiag_rule_id as id};
+    assert!(
+        abi::RULE_NONE as u32 == id::GDIAG_RULE_NONE.0
+            && abi::RULE_ROOT as u32 == id::GDIAG_RULE_ROOT.0
+            && abi::FIRST_RULE as u32 == id::GDIAG_FIRST_RULE.0
+            && abi::CFA_UNSUPPORTED as u32 == cfa::GDIAG_CFA_UNSUPPORTED.0
+            && abi::CFA_SP as u32 == cfa::GDIAG_CFA_SP.0
+            && abi::CFA_FP as u32 == cfa::GDIAG_CFA_FP.0
+            && abi::CFA_FP_DEREF as u32 == cfa::GDIAG_CFA_FP_DEREF.0
+            && abi::CFA_SP_DEREF as u32 == cfa::GDIAG_CFA_SP_DEREF.0
+            && abi::CFA_PLT as u32 == cfa::GDIAG_CFA_PLT.0
+            && abi::CFA_SIGNAL as u32 == cfa::GDIAG_CFA_SIGNAL.0
+            && abi::FP_SAME as u32 == fp::GDIAG_FP_SAME.0
+            && abi::FP_AT_CFA as u32 == fp::GDIAG_FP_AT_CFA.0
+            && abi::FP_UNSUPPORTED as u32 == fp::GDIAG_FP_UNSUPPORTED.0
+            && abi::FP_AT_FP as u32 == fp::GDIAG_FP_AT_FP.0
+            && size_of::<types::gdiag_rule>() == size_of::<abi::WireRule>()
+            && abi::MAX_RULES * size_of::<types::gdiag_rule>() == size_of_rules()
+    );
+};
+
+const fn size_of_rules() -> usize {
+    const fn of<T, const N: usize>(_: fn(&types::bss) -> &[T; N]) -> usize {
+        N * size_of::<T>()
+    }
+    of(|bss| &bss.rules)
+}
 
 /// The tracepoint at the end of a switch, without which there are no stacks of waits.
 const SWITCH_END: &str = "sched_exit_tp";
