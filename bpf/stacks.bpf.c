@@ -167,6 +167,7 @@ const struct gdiag_maps *unused_maps;
 const struct shard *unused_shard;
 const struct gdiag_page_key *unused_page_key;
 const struct gdiag_page *unused_page;
+const struct gdiag_unwind_enums *unused_unwind_enums;
 
 static __always_inline struct scratch *take_scratch(void)
 {

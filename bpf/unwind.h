@@ -85,6 +85,13 @@ struct gdiag_maps {
 	struct gdiag_mapping mappings[GDIAG_MAX_MAPPINGS];
 };
 
+/* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
+struct gdiag_unwind_enums {
+	enum gdiag_rule_id rule;
+	enum gdiag_cfa cfa;
+	enum gdiag_fp fp;
+};
+
 #ifdef __bpf__
 _Static_assert(sizeof(struct gdiag_rule) == 8, "rule");
 _Static_assert(sizeof(struct gdiag_page) == 8, "page");

@@ -181,7 +181,7 @@ pub struct Function {
 pub enum Cut {
     /// gdiag had not read the maps of this process, or the unwind table of this file, yet.
     NotYet,
-    /// The last frame is code made at run time, which says nothing about its caller.
+    /// The code that comes next is in no file: made at run time, it says nothing about its caller.
     Unmapped,
     /// The file has no unwind table for this address.
     NoTable,

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Section headers that are looked at, and the bytes of their names.
 const MOST_SECTIONS: u64 = 1 << 16;
 const MOST_NAME_BYTES: u64 = 4 << 20;
+/// Of a section, or of a symbol that is looked for.
+const LONGEST_NAME: usize = 256;
 /// A build id is a note of 20 bytes, beside a few others.
 const MOST_NOTE_BYTES: u64 = 64 << 10;
 /// Of a symbol table, and of its names.
@@ -436,9 +438,11 @@ fn find_id(mut notes: &[u8], align: u64) -> BuildId {
     BuildId::default()
 }
 
-/// The bytes up to the next NUL.
+/// The bytes up to the next NUL. A longer name is cut: else a file could have as many names as
+/// headers and each as long as all its text.
 fn text_at(bytes: &[u8], at: u32) -> &[u8] {
     let rest = bytes.get(at as usize..).unwrap_or_default();
+    let rest = &rest[..rest.len().min(LONGEST_NAME)];
     let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
     &rest[..end]
 }
@@ -536,6 +540,14 @@ mod tests {
             .unwrap();
         let elf = Elf::read(file).unwrap().unwrap();
         assert!(elf.sections().is_err());
+    }
+
+    #[test]
+    fn a_name_without_an_end_is_cut() {
+        let text = [b'a'; 2 * LONGEST_NAME];
+        assert_eq!(text_at(&text, 1).len(), LONGEST_NAME);
+        assert_eq!(text_at(b"\0ab\0c", 1), b"ab");
+        assert_eq!(text_at(b"ab", 9), b"");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! An object of its own beside [`Bpf`], whose maps and ring buffers it shares: where it cannot
 //! be loaded, everything else goes on without user stacks.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -23,7 +24,7 @@ use crate::collect::python::Interpreter;
 use crate::collect::{process, wire};
 use crate::event::Pid;
 use crate::units::Nanos;
-use crate::unwind::{Rule, Table};
+use crate::unwind::{abi, Rule, Table};
 
 #[allow(
     clippy::all,
@@ -42,6 +43,36 @@ mod skel {
 }
 pub(crate) use skel::types;
 use skel::{StacksSkel, StacksSkelBuilder};
+
+// The tables keep the kernel side's numbers.
+const _: () = {
+    use types::{gdiag_cfa as cfa, gdiag_fp as fp, gdiag_rule_id as id};
+    assert!(
+        abi::RULE_NONE as u32 == id::GDIAG_RULE_NONE.0
+            && abi::RULE_ROOT as u32 == id::GDIAG_RULE_ROOT.0
+            && abi::FIRST_RULE as u32 == id::GDIAG_FIRST_RULE.0
+            && abi::CFA_UNSUPPORTED as u32 == cfa::GDIAG_CFA_UNSUPPORTED.0
+            && abi::CFA_SP as u32 == cfa::GDIAG_CFA_SP.0
+            && abi::CFA_FP as u32 == cfa::GDIAG_CFA_FP.0
+            && abi::CFA_FP_DEREF as u32 == cfa::GDIAG_CFA_FP_DEREF.0
+            && abi::CFA_SP_DEREF as u32 == cfa::GDIAG_CFA_SP_DEREF.0
+            && abi::CFA_PLT as u32 == cfa::GDIAG_CFA_PLT.0
+            && abi::CFA_SIGNAL as u32 == cfa::GDIAG_CFA_SIGNAL.0
+            && abi::FP_SAME as u32 == fp::GDIAG_FP_SAME.0
+            && abi::FP_AT_CFA as u32 == fp::GDIAG_FP_AT_CFA.0
+            && abi::FP_UNSUPPORTED as u32 == fp::GDIAG_FP_UNSUPPORTED.0
+            && abi::FP_AT_FP as u32 == fp::GDIAG_FP_AT_FP.0
+            && size_of::<types::gdiag_rule>() == size_of::<abi::WireRule>()
+            && abi::MAX_RULES * size_of::<types::gdiag_rule>() == size_of_rules()
+    );
+};
+
+const fn size_of_rules() -> usize {
+    const fn of<T, const N: usize>(_: fn(&types::bss) -> &[T; N]) -> usize {
+        N * size_of::<T>()
+    }
+    of(|bss| &bss.rules)
+}
 
 /// The tracepoint at the end of a switch, without which there are no stacks of waits.
 const SWITCH_END: &str = "sched_exit_tp";
@@ -193,14 +224,15 @@ impl Stacks {
         })
     }
 
-    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; those beyond the
-    /// first thousand are left out, and stacks end there.
+    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; [`kept`] says what
+    /// of them there is room for.
     pub fn set_maps(&self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
-        let count = mappings.len().min(MAX_MAPPINGS);
+        let mappings = kept(mappings);
+        let count = mappings.len();
         let mut value = Vec::with_capacity(size_of::<types::gdiag_maps>());
         value.extend_from_slice(&generation.to_ne_bytes());
         value.extend_from_slice(&u32::try_from(count).unwrap_or(0).to_ne_bytes());
-        for m in &mappings[..count] {
+        for m in mappings.iter() {
             let file = m.file.map_or(0, |file| file.0);
             for word in [m.start, m.end, m.bias, u64::from(file)] {
                 value.extend_from_slice(&word.to_ne_bytes());
@@ -409,6 +441,16 @@ impl Stacks {
     }
 }
 
+/// What of a process's mappings there is room for. Code that was made at run time goes first: in a
+/// process with so many mappings it is most of them, and stacks end there anyway.
+fn kept(mappings: &[Mapping]) -> Cow<'_, [Mapping]> {
+    if mappings.len() <= MAX_MAPPINGS {
+        return Cow::Borrowed(mappings);
+    }
+    let of_files = mappings.iter().filter(|m| m.file.is_some());
+    Cow::Owned(of_files.take(MAX_MAPPINGS).copied().collect())
+}
+
 /// An inner map: an array of one value.
 fn create(name: &str, value: usize, flags: u32) -> Result<MapHandle> {
     let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -451,4 +493,25 @@ fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just gave it to us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_kept_when_code_made_at_run_time_takes_all_room() {
+        let mapping = |i: u64, file| Mapping {
+            start: i << 12,
+            end: (i + 1) << 12,
+            bias: 0,
+            file,
+        };
+        let made: Vec<_> = (0..MAX_MAPPINGS as u64).map(|i| mapping(i, None)).collect();
+        assert_eq!(kept(&made).len(), MAX_MAPPINGS);
+        let library = mapping(1 << 20, Some(FileId(7)));
+        let all = [made, vec![library]].concat();
+        assert_eq!(*kept(&all), [library]);
+        assert_eq!(kept(&vec![library; MAX_MAPPINGS + 9]).len(), MAX_MAPPINGS);
+    }
 }

@@ -16,7 +16,7 @@ use object::LittleEndian as Little;
 use crate::collect::elf::Elf;
 use crate::collect::maps::FileId;
 use crate::collect::python::Interpreter;
-use crate::unwind::{Rule, Rules, Table};
+use crate::unwind::{Rule, Rules, Table, MAX_EH_FRAME};
 
 /// Read of a file without section headers at most: then it is read whole.
 const MOST_WITHOUT_SECTIONS: u64 = 64 << 20;
@@ -178,6 +178,10 @@ fn read_sparse(file: &File) -> io::Result<MmapMut> {
         wanted.push((names.start, MOST_NAMES));
     }
     for (from, bytes) in wanted {
+        // A hole in a sparse file may have any size.
+        if bytes > MAX_EH_FRAME as u64 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         fill(&mut memory, file, from, bytes)?;
     }
     Ok(memory)
@@ -189,5 +193,38 @@ fn fill(memory: &mut MmapMut, file: &File, from: u64, bytes: u64) -> io::Result<
     match (usize::try_from(from), usize::try_from(end)) {
         (Ok(start), Ok(end)) if start < end => file.read_exact_at(&mut memory[start..end], from),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwind_information_in_a_hole_of_a_gigabyte_is_not_read() {
+        const NAMES: &[u8] = b"\0.eh_frame\0";
+        let header = |name: u32, kind: u32, at: u64, size: u64| {
+            let mut header = [0; 64];
+            header[..4].copy_from_slice(&name.to_le_bytes());
+            header[4..8].copy_from_slice(&kind.to_le_bytes());
+            header[24..32].copy_from_slice(&at.to_le_bytes());
+            header[32..40].copy_from_slice(&size.to_le_bytes());
+            header
+        };
+        let mut bytes = vec![0; 64];
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        bytes[40..48].copy_from_slice(&64u64.to_le_bytes());
+        bytes[58..60].copy_from_slice(&64u16.to_le_bytes());
+        bytes[60..62].copy_from_slice(&3u16.to_le_bytes());
+        bytes[62..64].copy_from_slice(&2u16.to_le_bytes());
+        bytes.extend([0; 64]);
+        bytes.extend(header(1, 1, 4096, 1 << 30));
+        bytes.extend(header(0, 3, 256, NAMES.len() as u64));
+        bytes.extend(NAMES);
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        file.set_len(1 << 31).unwrap();
+        let error = read_sparse(&file).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -51,7 +51,7 @@ pub fn python(function: &str, file: &str, line: u32) -> String {
 pub fn cut(cut: Cut) -> &'static str {
     match cut {
         Cut::NotYet => "[cut: file not read yet]",
-        Cut::Unmapped => "[cut: code made at run time]",
+        Cut::Unmapped => "[cut: code in no file]",
         Cut::NoTable => "[cut: no unwind table]",
         Cut::Unsupported => "[cut: unwind table not understood]",
         Cut::Unreadable => "[cut: stack not in memory]",
@@ -114,7 +114,10 @@ const TELLING: usize = 4;
 pub fn telling(names: &Names, id: CallStackId) -> Vec<String> {
     let mut texts = Vec::new();
     for id in telling_frames(names, id) {
-        frame(names, id, |text| texts.push(text.into_owned()));
+        // Of functions inlined into each other the outermost, which is what a caller called.
+        let mut outermost = None;
+        frame(names, id, |text| outermost = Some(text.into_owned()));
+        texts.extend(outermost);
     }
     texts.truncate(TELLING);
     texts
@@ -151,6 +154,7 @@ pub fn telling_frames(names: &Names, id: CallStackId) -> Vec<FrameId> {
 fn is_plumbing(module: &str) -> bool {
     let file = file_name(module);
     is_libc(module)
+        || module.contains("/lib-dynload/")
         || ["python", "libpython", "libcuda.", "libcudart"]
             .iter()
             .any(|start| file.starts_with(start))

@@ -1,7 +1,7 @@
 //! Names for what the kernel side only numbers, while the machine still knows them.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use gdiag_shim_layout::THREAD_NAME;
@@ -56,6 +56,8 @@ pub(super) struct Resolver {
     pub(super) user: UserStacks,
     /// Threads of targets by process and their ids inside its PID namespace, where those differ from the host's.
     inner_tids: HashMap<(Pid, u32), Tid>,
+    /// Threads of targets that have not ended, by process: its first thread may end before others.
+    alive: HashMap<Pid, HashSet<Tid>>,
 }
 
 impl Lookup for Resolver {
@@ -132,6 +134,7 @@ impl Lookup for Resolver {
         if !task.target {
             return;
         }
+        self.alive.entry(task.pid).or_default().insert(task.tid);
         if task.ns_tid != task.tid {
             self.inner_tids.insert((task.pid, task.ns_tid.0), task.tid);
         }
@@ -146,7 +149,15 @@ impl Lookup for Resolver {
 
     fn exit(&mut self, exit: &Exit) {
         self.proc_tids.remove(&exit.tid);
-        if exit.tid.0 == exit.pid.0 {
+        let over = match self.alive.get_mut(&exit.pid) {
+            Some(alive) => {
+                alive.remove(&exit.tid);
+                alive.is_empty()
+            }
+            None => exit.tid.0 == exit.pid.0,
+        };
+        if over {
+            self.alive.remove(&exit.pid);
             self.user.exit(exit.pid, exit.ts);
             self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
@@ -203,5 +214,58 @@ impl Resolver {
         self.descriptors
             .insert((tid, fd), (Instant::now(), path.clone()));
         path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{NameId, TaskState};
+    use crate::units::Nanos;
+
+    fn thread(tid: u32) -> Task {
+        Task {
+            ts: Nanos(1),
+            tid: Tid(tid),
+            pid: Pid(7),
+            ppid: Pid(1),
+            comm: NameId(0),
+            start: Nanos(1),
+            ns_tid: Tid(tid),
+            ns_pid: Pid(7),
+            cgroup: 0,
+            prio: 120,
+            reason: TaskReason::Seen,
+            target: true,
+            kthread: false,
+            state: TaskState::Running,
+            syscall: None,
+        }
+    }
+
+    /// How often the process was said to be over by it.
+    fn exit(resolver: &mut Resolver, tid: u32) -> usize {
+        resolver.exit(&Exit {
+            ts: Nanos(2),
+            tid: Tid(tid),
+            pid: Pid(7),
+            code: 0,
+        });
+        let ended = |news: &News| matches!(news, News::Ended { pid: Pid(7) });
+        resolver.news.drain(..).filter(ended).count()
+    }
+
+    #[test]
+    fn a_process_goes_on_without_its_first_thread() {
+        let mut resolver = Resolver::default();
+        for tid in [7, 8, 9] {
+            resolver.task(&thread(tid), "a", tid, 7);
+        }
+        assert_eq!(exit(&mut resolver, 7), 0);
+        assert_eq!(exit(&mut resolver, 9), 0);
+        assert_eq!(exit(&mut resolver, 8), 1);
+        // Of another, only the first thread is known.
+        assert_eq!(exit(&mut resolver, 9), 0);
+        assert_eq!(exit(&mut resolver, 7), 1);
     }
 }

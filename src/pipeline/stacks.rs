@@ -19,7 +19,7 @@ use crate::collect::maps::{self, AddressSpaces, FileId, MmapEvents, Place};
 use crate::collect::stacks::{self, Costs, Stacks};
 use crate::collect::tables::{Made, TableMaker};
 use crate::decode::python;
-use crate::decode::stacks::RawSample;
+use crate::decode::stacks::{RawSample, UserAddress};
 use crate::event::{
     CallStackId, Cut, Define, Event, Frame, FrameId, Function, Pid, Task, TaskReason,
 };
@@ -67,6 +67,10 @@ struct On {
     pythons: Pythons,
     /// Functions with a probe, in the driver with most; `None` without a driver.
     probed: Option<usize>,
+    /// Why a driver has no probe.
+    not_probed: Option<String>,
+    /// Processes of which the BPF programs could not be told.
+    without_room: HashSet<Pid>,
     /// Tables that did not fit.
     left_out: u64,
     budget: Budget,
@@ -107,6 +111,8 @@ impl UserStacks {
                 call_stacks: CallStacks::default(),
                 pythons: Pythons::default(),
                 probed: None,
+                not_probed: None,
+                without_room: HashSet::new(),
                 left_out: 0,
             }),
         })
@@ -195,6 +201,15 @@ impl UserStacks {
         if on.probed == Some(0) {
             warn("the driver has none of the known launch functions: no stacks of launches".into());
         }
+        if let Some(why) = on.not_probed.take() {
+            warn(format!("no stacks of launches through {why}"));
+        }
+        if !on.without_room.is_empty() {
+            warn(format!(
+                "the kernel had no room for the mappings of {} processes: their stacks are cut",
+                on.without_room.len()
+            ));
+        }
         if on.left_out > 0 {
             warn(format!(
                 "the unwind tables of {} files had no room: stacks through them are cut",
@@ -273,22 +288,30 @@ impl On {
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
                     if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
-                        let found = self.stacks.probe_launches(file, &elf)?;
-                        self.probed = self.probed.max(Some(found));
+                        match self.stacks.probe_launches(file, &elf) {
+                            Ok(found) => self.probed = self.probed.max(Some(found)),
+                            Err(e) => {
+                                let path = self.spaces.files().path(file);
+                                self.not_probed = Some(format!("{path}: {e:#}"));
+                            }
+                        }
                     }
                     self.tables.ask(file, elf, self.spaces.files().path(file));
                 }
             }
             let generation = self.spaces.generation(pid);
-            self.stacks.set_maps(pid, generation, &mappings)?;
-            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+            let told = self.stacks.set_maps(pid, generation, &mappings);
+            let told = told.and_then(|()| self.pythons.mapped(pid, &mappings, &mut self.stacks));
+            if told.is_err() {
+                self.without_room.insert(pid);
+            }
         }
         while let Some(made) = self.tables.take() {
             match made {
                 Made::Table { file, table, rules } => {
                     self.stacks.add_rules(&rules);
                     if let Ok(table) = table {
-                        if self.stacks.add_table(file, &table)?.is_err() {
+                        if !matches!(self.stacks.add_table(file, &table), Ok(Ok(()))) {
                             self.left_out += 1;
                         }
                     }
@@ -300,8 +323,12 @@ impl On {
                 } => {
                     self.pythons.add(file, *interpreter);
                     for &pid in &self.needed {
-                        if let Some(mappings) = self.spaces.mappings(pid) {
-                            self.pythons.mapped(pid, &mappings, &mut self.stacks)?;
+                        let Some(mappings) = self.spaces.mappings(pid) else {
+                            continue;
+                        };
+                        let told = self.pythons.mapped(pid, &mappings, &mut self.stacks);
+                        if told.is_err() {
+                            self.without_room.insert(pid);
                         }
                     }
                 }
@@ -319,22 +346,7 @@ impl On {
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
     ) -> CallStackId {
-        let mut cut = raw.cut;
-        let mut places = Vec::with_capacity(raw.user.len());
-        for address in &raw.user {
-            match self.spaces.find(raw.pid, address.inside(), raw.ts) {
-                // The walk went on by mappings that were out of date: from here on it is not true.
-                Place::NotYet => {
-                    cut = Some(Cut::NotYet);
-                    break;
-                }
-                Place::Unmapped => {
-                    cut = Some(Cut::Unmapped);
-                    break;
-                }
-                place @ (Place::File(_) | Place::Anonymous) => places.push((place, address)),
-            }
-        }
+        let (places, cut) = believed(&mut self.spaces, raw);
         let merged = self.pythons.merge(raw, &places, cut.is_none());
         let frames = merged
             .iter()
@@ -377,6 +389,31 @@ impl On {
         }
         id
     }
+}
+
+/// As much of the native stack as the walk can have found, and why it ends there. The walk went by
+/// the mappings that the BPF programs were told of last; by then there may have been others.
+fn believed<'a>(
+    spaces: &mut AddressSpaces,
+    raw: &'a RawSample,
+) -> (Vec<(Place, &'a UserAddress)>, Option<Cut>) {
+    let mut places = Vec::with_capacity(raw.user.len());
+    for address in &raw.user {
+        let pc = address.inside();
+        match spaces.find(raw.pid, pc, raw.ts) {
+            Place::NotYet => return (places, Some(Cut::NotYet)),
+            Place::Unmapped => return (places, Some(Cut::Unmapped)),
+            place @ (Place::File(_) | Place::Anonymous) => {
+                places.push((place, address));
+                // Its caller was found by the table of another file.
+                let walked = raw.generation > 0;
+                if walked && spaces.find_in(raw.pid, pc, raw.generation) != place {
+                    return (places, Some(Cut::NotYet));
+                }
+            }
+        }
+    }
+    (places, raw.cut)
 }
 
 /// The library through which all launches go.
@@ -442,5 +479,79 @@ fn define(found: Vec<Answer>, names: &mut Names, sink: &mut dyn FnMut(Event)) {
             })
             .collect();
         sink(Event::Define(Define::Functions { frame, functions }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::elf::BuildId;
+    use crate::collect::maps::{FileHint, MapEvent, Mmap, What};
+    use crate::event::{SampleKind, Tid};
+
+    const PID: Pid = Pid(u32::MAX - 1);
+
+    fn map(spaces: &mut AddressSpaces, ts: u64, start: u64, file: u8) {
+        let mmap = Mmap {
+            start,
+            end: start + 0x1000,
+            offset: 0,
+            file: FileHint::BuildId(BuildId::new(&[file; 20])),
+            path: format!("/there is no file {file}").into_bytes(),
+        };
+        event(spaces, ts, What::Mmap(mmap));
+    }
+
+    fn event(spaces: &mut AddressSpaces, ts: u64, what: What) {
+        spaces.apply(&MapEvent {
+            ts: Nanos(ts),
+            proc_pid: PID.0,
+            what,
+        });
+    }
+
+    #[test]
+    fn what_was_found_by_the_table_of_a_file_that_was_gone_is_left_out() {
+        let mut spaces = AddressSpaces::new(maps::Options {
+            everything: false,
+            events: true,
+        })
+        .unwrap();
+        spaces.add(PID, PID.0);
+        event(&mut spaces, 1, What::Exec);
+        map(&mut spaces, 2, 0x1000, 1);
+        map(&mut spaces, 2, 0x5000, 2);
+        let told = spaces.generation(PID);
+        map(&mut spaces, 10, 0x5000, 3);
+        while spaces.waiting() > 0 {
+            spaces.poll(Nanos(11));
+            std::thread::yield_now();
+        }
+        let at = |pc| UserAddress { pc, returns: false };
+        let mut raw = RawSample {
+            ts: Nanos(20),
+            tid: Tid(PID.0),
+            pid: PID,
+            kind: SampleKind::Cpu {
+                period: Nanos::ZERO,
+            },
+            generation: told,
+            kernel: Vec::new(),
+            user: vec![at(0x1800), at(0x5800), at(0x1900)],
+            cut: None,
+            python: Vec::new(),
+            python_whole: false,
+            gil_holder: None,
+        };
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (2, Some(Cut::NotYet)));
+        // Before the change, and once it was told.
+        raw.ts = Nanos(9);
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (3, None));
+        raw.ts = Nanos(20);
+        raw.generation = spaces.generation(PID);
+        let (places, cut) = believed(&mut spaces, &raw);
+        assert_eq!((places.len(), cut), (3, None));
     }
 }

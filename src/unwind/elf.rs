@@ -17,7 +17,7 @@ const ADDRESS_BITS: u32 = 48;
 pub(super) const MAX_CODE: u64 = 1 << 32;
 
 /// Bytes of `.eh_frame`. That of libtorch_cpu, one of the largest, has 18 MB.
-pub(super) const MAX_EH_FRAME: usize = 256 << 20;
+pub const MAX_EH_FRAME: usize = 256 << 20;
 
 /// What the tables are made from. Addresses are those of the file, as its program headers count.
 #[derive(Debug)]

@@ -37,6 +37,7 @@ pub mod walk;
 #[cfg(target_arch = "x86_64")]
 mod tests;
 
+pub use elf::MAX_EH_FRAME;
 pub use rule::{Caller, Cfa, Fp, Rule, Rules};
 pub use table::{Page, Table};
 

@@ -21,16 +21,36 @@ fn work(op: &Op) -> Work {
     }
 }
 
-/// The stack taken inside this very call, with how many launches it stands for.
+/// A probe at the driver's entry fires before the record of a direct driver call begins, which may have to
+/// wait for the stack to be walked.
+const PROBE_BEFORE_CALL: Nanos = Nanos::from_millis(1);
+
+/// The stack taken in this very call, with how many launches it stands for.
 fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t SampleMark, u64)> {
-    let inside = t
-        .thread(call.thread)
-        .samples_in(call.start, Nanos(call.end.0.saturating_add(1)));
-    let launch = inside.iter().find_map(|s| match s.kind() {
-        SampleKind::Launch { one_in } => Some((s, u64::from(one_in))),
+    let thread = t.thread(call.thread);
+    let launches = |s: &SampleMark| match s.kind() {
+        SampleKind::Launch { one_in } => Some(u64::from(one_in)),
         SampleKind::Cpu { .. } | SampleKind::OffCpu { .. } | SampleKind::Waker { .. } => None,
-    });
-    launch.or_else(|| inside.iter().find(|s| s.is_cpu()).map(|s| (s, 1)))
+    };
+    let inside = thread.samples_in(call.start, Nanos(call.end.0.saturating_add(1)));
+    if let Some(found) = inside.iter().find_map(|s| Some((s, launches(s)?))) {
+        return Some(found);
+    }
+    let calls = t.gpu().calls();
+    let starts = |&i: &u32| calls.get(i as usize).map_or(Nanos::MAX, |c| c.start);
+    let before = thread.calls().partition_point(|i| starts(i) < call.start);
+    let last = before.checked_sub(1).map(|i| starts(&thread.calls()[i]));
+    let from = call.start.saturating_sub(PROBE_BEFORE_CALL);
+    let from = last.map_or(from, |last| from.max(Nanos(last.0.saturating_add(1))));
+    let just_before = thread.samples_in(from, call.start.max(from));
+    if let Some(found) = just_before
+        .iter()
+        .rev()
+        .find_map(|s| Some((s, launches(s)?)))
+    {
+        return Some(found);
+    }
+    inside.iter().find(|s| s.is_cpu()).map(|s| (s, 1))
 }
 
 /// Operations of one kind that one thread launched to one device.
