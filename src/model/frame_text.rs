@@ -113,11 +113,16 @@ const TELLING: usize = 4;
 /// the CUDA runtime are left out, and what has no name. Can be empty.
 pub fn telling(names: &Names, id: CallStackId) -> Vec<String> {
     let mut texts = Vec::new();
-    for id in telling_frames(names, id) {
-        // Of functions inlined into each other the outermost, which is what a caller called.
-        let mut outermost = None;
-        frame(names, id, |text| outermost = Some(text.into_owned()));
-        texts.extend(outermost);
+    let frames = telling_frames(names, id);
+    let is_python = |&id: &FrameId| matches!(names.frame(id), Some(Frame::Python { .. }));
+    let python = frames.iter().any(is_python);
+    for id in frames {
+        let before = texts.len();
+        frame(names, id, |text| texts.push(text.into_owned()));
+        // Of functions that were inlined the outermost, which is what Python called.
+        if python && texts.len() > before {
+            texts.drain(before..texts.len() - 1);
+        }
     }
     texts.truncate(TELLING);
     texts

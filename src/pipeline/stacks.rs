@@ -555,3 +555,37 @@ mod tests {
         assert_eq!((places.len(), cut), (3, None));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rates of a second of launches, of which each tenth of it took so many us.
+    fn rates(asked: u32, spent_us: &[u64]) -> Vec<u32> {
+        let mut budget = Budget::new(asked);
+        let mut costs = Costs::default();
+        let mut now = Nanos::from_secs(1);
+        budget.next(now, costs);
+        let mut rate = asked;
+        let mut rates = Vec::new();
+        for &us in spent_us {
+            now += Nanos::from_millis(100);
+            costs.launch_time += Nanos::from_micros(us);
+            // What other stacks cost is no reason to take fewer of launches.
+            costs.time += Nanos::from_millis(50);
+            rate = budget.next(now, costs).unwrap_or(rate);
+            rates.push(rate);
+        }
+        rates
+    }
+
+    #[test]
+    fn launches_beyond_the_budget_are_taken_less_often_and_as_asked_again_later() {
+        assert_eq!(
+            rates(100, &[2_500, 2_500, 1_500, 100, 100, 100]),
+            [200, 400, 400, 200, 100, 100]
+        );
+        assert_eq!(rates(0, &[9_000, 9_000]), [0, 0]);
+        assert_eq!(rates(1 << 15, &[9_000; 4])[3], FEWEST_LAUNCHES);
+    }
+}

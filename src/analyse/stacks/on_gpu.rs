@@ -25,6 +25,9 @@ fn work(op: &Op) -> Work {
 /// wait for the stack to be walked.
 const PROBE_BEFORE_CALL: Nanos = Nanos::from_millis(1);
 
+/// A call and those made inside it, at most.
+const CALLS_WITHIN: usize = 4;
+
 /// The stack taken in this very call, with how many launches it stands for.
 fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t SampleMark, u64)> {
     let thread = t.thread(call.thread);
@@ -36,12 +39,21 @@ fn launch_sample<'t>(t: &'t Timeline, call: &Call) -> Option<(&'t SampleMark, u6
     if let Some(found) = inside.iter().find_map(|s| Some((s, launches(s)?))) {
         return Some(found);
     }
-    let calls = t.gpu().calls();
-    let starts = |&i: &u32| calls.get(i as usize).map_or(Nanos::MAX, |c| c.start);
-    let before = thread.calls().partition_point(|i| starts(i) < call.start);
-    let last = before.checked_sub(1).map(|i| starts(&thread.calls()[i]));
-    let from = call.start.saturating_sub(PROBE_BEFORE_CALL);
-    let from = last.map_or(from, |last| from.max(Nanos(last.0.saturating_add(1))));
+    let calls = |&i: &u32| t.gpu().calls().get(i as usize);
+    let earlier = thread
+        .calls()
+        .partition_point(|i| calls(i).is_some_and(|c| c.start < call.start));
+    let mut from = call.start.saturating_sub(PROBE_BEFORE_CALL);
+    // What is inside an earlier call is that one's; a call that this one is part of has begun only.
+    for c in thread.calls()[..earlier]
+        .iter()
+        .rev()
+        .filter_map(calls)
+        .take(CALLS_WITHIN)
+    {
+        let over = if c.end <= call.start { c.end } else { c.start };
+        from = from.max(Nanos(over.0.saturating_add(1)));
+    }
     let just_before = thread.samples_in(from, call.start.max(from));
     if let Some(found) = just_before
         .iter()

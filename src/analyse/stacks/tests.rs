@@ -297,6 +297,22 @@ fn device_time_goes_to_the_stack_of_its_own_launch() {
     );
 }
 
+/// The probe is at the driver's entry, and the record of a direct driver call begins after it.
+#[test]
+fn a_stack_just_before_the_record_of_a_launch_is_that_launch() {
+    let story = running()
+        .kernel((100, 110), (110, 111))
+        .launch_sample(112, &["app!a"], 1)
+        .kernel((140, 150), (150, 250));
+    assert_eq!(
+        story.folded(&mode(Mode::Gpu)),
+        ["GPU 0 (no name);MAIN;a;kernel_[g] 101000"]
+    );
+    let launches = fold(&story.built(), &mode(Mode::Gpu)).launches;
+    let us = Nanos::from_micros;
+    assert_eq!((launches.exact, launches.estimated), (us(100), us(1)));
+}
+
 #[test]
 fn launches_that_were_not_sampled_are_shared_out_in_proportion() {
     let story = running()
