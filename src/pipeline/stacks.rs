@@ -554,11 +554,6 @@ mod tests {
         let (places, cut) = believed(&mut spaces, &raw);
         assert_eq!((places.len(), cut), (3, None));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// The rates of a second of launches, of which each tenth of it took so many us.
     fn rates(asked: u32, spent_us: &[u64]) -> Vec<u32> {
