@@ -97,6 +97,9 @@ const LAUNCHES: [&str; 8] = [
     "cuGraphLaunch_ptsz",
 ];
 
+/// No memory of a process is there or above.
+const USER_END: u64 = 1 << 56;
+
 /// Which stacks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -227,7 +230,10 @@ impl Stacks {
     /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; [`kept`] says what
     /// of them there is room for.
     pub fn set_maps(&self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
-        let mappings = kept(mappings);
+        // The kernel's page for old programs, [vsyscall], is no user's code, and above what the
+        // search can compare.
+        let above = mappings.partition_point(|m| m.start < USER_END);
+        let mappings = kept(&mappings[..above]);
         let count = mappings.len();
         let mut value = Vec::with_capacity(size_of::<types::gdiag_maps>());
         value.extend_from_slice(&generation.to_ne_bytes());
