@@ -23,7 +23,7 @@ const volatile struct gdiag_config {
 	u32 wakeup_bytes;		/* wake the reader when a ring holds this much */
 	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
 	u8 all;				/* every task is a target */
-	u8 stacks;			/* the second object is there: note who was off the CPU for long */
+	u8 stacks;			/* the second object is there: note for it who was off the CPU for long */
 	u8 pad[6];
 } cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
 
@@ -49,6 +49,7 @@ struct cpu_data {
 	u32 softirq_tid;    /* the thread that it runs on top of, or as with PREEMPT_RT */
 	u32 open;	    /* the chunk that is being filled */
 	u64 resumed_off_ns; /* when the target that was just switched in left the CPU, if that was long ago; else 0 */
+	u64 woken_off_ns;   /* when the target that this CPU's thread is waking went to sleep, if that was long ago; else 0 */
 	u8 sending;	    /* the other one is being sent */
 	u8 in_irq;	    /* a handler with an irq number runs */
 	u8 in_softirq;

@@ -432,6 +432,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	struct task_struct *waker;
 	struct gdiag_slot *slot;
 	struct cpu_data *c;
+	u8 context;
 	u16 vector;
 	u64 now;
 
@@ -443,17 +444,21 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	waker = bpf_get_current_task_btf();
 	now = bpf_ktime_get_ns();
 	slot = waking_slot(c, p, waker, now);
-	slot->flags = waker_context(c, waker->pid, &vector);
+	slot->flags = context = waker_context(c, waker->pid, &vector);
 	slot->state = vector;
 	/* A waker of the same process is a target itself and known. */
-	if (slot->flags == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
+	if (context == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
 		introduce(waker, bpf_task_storage_get(&tasks, waker, 0, 0));
 
 	if (!is_target(d))
 		return 0;
 	wait_begins(d, p->wake_cpu);
-	if (d->off_ns && d->state && now - d->off_ns >= cfg.wait_threshold_ns)
+	if (d->off_ns && d->state && now - d->off_ns >= cfg.wait_threshold_ns) {
 		send_wait(p, d, now);
+		/* An interrupt has nothing to do with the thread that it found there. */
+		if (cfg.stacks && context == GDIAG_CTX_TASK)
+			c->woken_off_ns = d->off_ns;
+	}
 	return 0;
 }
 

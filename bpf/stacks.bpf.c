@@ -646,33 +646,28 @@ int BPF_PROG(resumed)
 	return 0;
 }
 
-/* Runs after the program of the same name in sched.bpf.c, which sends the wait itself. */
+/* Runs after the one in sched.bpf.c, which was attached before and says whether there is a stack to take. */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waker, struct task_struct *p)
 {
-	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
+	struct cpu_data *c = this_cpu();
 	struct task_struct *t;
-	struct cpu_data *c;
 	struct scratch *x;
-	u16 vector;
-	u64 now;
+	u64 since;
 
-	if (!is_target(d) || !d->off_ns || !d->state)
+	if (!c || !c->woken_off_ns)
 		return 0;
-	now = bpf_ktime_get_ns();
-	if (now - d->off_ns < cfg.wait_threshold_ns)
-		return 0;
-	c = this_cpu();
+	since = c->woken_off_ns;
+	c->woken_off_ns = 0;
 	t = bpf_get_current_task_btf();
-	/* An interrupt has nothing to do with the thread that it found there. */
-	if (!c || !t->pid || waker_context(c, t->pid, &vector) != GDIAG_CTX_TASK || !user_regs(t))
+	if (!t->pid || !user_regs(t))
 		return 0;
-	x = begin_sample(t, GDIAG_SAMPLE_WAKER, now);
+	x = begin_sample(t, GDIAG_SAMPLE_WAKER, bpf_ktime_get_ns());
 	if (!x) {
 		count_lost_stack();
 		return 0;
 	}
-	x->sample.since_ns = d->off_ns;
+	x->sample.since_ns = since;
 	x->sample.other = p->pid;
 	if (from_entry(x, t))
 		walk_user(x, t->tgid);

@@ -135,7 +135,7 @@ impl Bpf {
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
         config.all = u8::from(plan.all);
-        config.stacks = u8::from(plan.stacks.is_some() && stacks::can_see_waits(&vmlinux));
+        config.stacks = u8::from(plan.stacks.is_some());
         config.shim_comm = const { comm(THREAD_NAME) };
         let config = *config;
         let skel = open.load().map_err(load_error)?;
