@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 
@@ -95,6 +96,12 @@ impl TableMaker {
     }
 }
 
+/// The files are those of any program: what one of them breaks must not end the thread, which all the
+/// others need. Rules are only ever added, so that they are good for the next file.
+fn careful<R>(of_file: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(of_file)).ok()
+}
+
 /// Every stack needs tables, few need an interpreter: all tables that are asked for come first.
 fn work(todo: &Receiver<Job>, done: &Sender<Made>) {
     let mut rules = Rules::new();
@@ -111,7 +118,9 @@ fn work(todo: &Receiver<Job>, done: &Sender<Made>) {
                 Err(_) => {
                     let Job { file, elf, path } = first;
                     // One that cannot be read is none that can be followed.
-                    let found = Interpreter::of(&elf, &path).ok().flatten().map(Box::new);
+                    let found = careful(|| Interpreter::of(&elf, &path).ok().flatten())
+                        .flatten()
+                        .map(Box::new);
                     if done.send(Made::Interpreter { file, found }).is_err() {
                         return;
                     }
@@ -122,7 +131,8 @@ fn work(todo: &Receiver<Job>, done: &Sender<Made>) {
         let Some(job) = job else { return };
         let made = Made::Table {
             file: job.file,
-            table: make(&job.elf, &mut rules),
+            table: careful(|| make(&job.elf, &mut rules))
+                .unwrap_or_else(|| Err("it broke the reading of it".to_string())),
             rules: rules.since(told).collect(),
         };
         told = rules.end();
