@@ -362,18 +362,6 @@ impl Elf {
         })?;
         Ok(found)
     }
-
-    /// Where the code is that evaluates Python: the function that does, the pieces the compiler
-    /// made of it, and the functions of its tail-calling build. Sorted, none overlap.
-    pub fn eval_ranges(&self) -> io::Result<Vec<(u64, u64)>> {
-        let mut ranges = Vec::new();
-        self.symbols(|name, address, size| {
-            if size > 0 && evaluates_python(name) {
-                ranges.push((address, address.saturating_add(size)));
-            }
-        })?;
-        Ok(merged(ranges))
-    }
 }
 
 /// What to subtract from an address in a mapping to get the address as the file itself counts.
@@ -391,27 +379,6 @@ pub fn bias(segments: &[Segment], start: u64, len: u64, offset: u64) -> Option<u
         .wrapping_sub(segment.offset)
         .wrapping_add(offset);
     Some(start.wrapping_sub(address))
-}
-
-fn evaluates_python(name: &[u8]) -> bool {
-    // `.cold`, `.part.0`, `.lto_priv.0`, `.constprop.0`.
-    let piece = |rest: &[u8]| rest.is_empty() || rest[0] == b'.';
-    name.strip_prefix(b"_PyEval_EvalFrameDefault")
-        .is_some_and(piece)
-        || name.starts_with(b"_TAIL_CALL_")
-}
-
-/// Sorted ranges that do not overlap nor touch.
-fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    ranges.sort_unstable();
-    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
-    for (start, end) in ranges {
-        match merged.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => merged.push((start, end)),
-        }
-    }
-    merged
 }
 
 /// The build id among notes.
@@ -575,21 +542,5 @@ mod tests {
         let huge = [0xff; 40];
         assert!(find_id(&huge, 4).is_empty());
         assert!(BuildId::new(&[0; 20]).is_empty());
-    }
-
-    #[test]
-    fn pieces_of_the_evaluation_loop_are_known_by_name() {
-        for name in [
-            "_PyEval_EvalFrameDefault",
-            "_PyEval_EvalFrameDefault.cold",
-            "_PyEval_EvalFrameDefault.constprop.0",
-            "_TAIL_CALL_LOAD_FAST",
-        ] {
-            assert!(evaluates_python(name.as_bytes()), "{name}");
-        }
-        assert!(!evaluates_python(b"_PyEval_EvalFrameDefaultX"));
-        assert!(!evaluates_python(b"_PyEval_Vector"));
-        let ranges = vec![(30, 40), (10, 20), (20, 25), (12, 14)];
-        assert_eq!(merged(ranges), [(10, 25), (30, 40)]);
     }
 }

@@ -407,11 +407,6 @@ impl Stacks {
         Ok(found)
     }
 
-    pub fn launch_one_in(&self) -> u32 {
-        let data = self.skel.maps.data_data.as_deref();
-        data.map_or(0, |data| data.launch_one_in)
-    }
-
     pub fn set_launch_one_in(&mut self, one_in: u32) {
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
             data.launch_one_in = one_in.max(1);
