@@ -33,6 +33,7 @@ enum gdiag_rec_type {
 	GDIAG_REC_IRQ = 7,    /* struct gdiag_irq: an interrupt took time from a target */
 	GDIAG_REC_SAMPLE = 8, /* struct gdiag_sample, cut after its last frame: where a target was */
 	GDIAG_REC_PYCODE = 9, /* struct gdiag_pycode, cut after its last byte: a Python function */
+	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
 };
 
 enum gdiag_slot_kind {
@@ -90,6 +91,7 @@ enum gdiag_task_reason {
 	GDIAG_TASK_NEW = 1,  /* fork or clone; parent_tid is who did it */
 	GDIAG_TASK_EXEC = 2,
 	GDIAG_TASK_RENAME = 3,
+	GDIAG_TASK_FOLLOWED = 4, /* it ended a long wait: from now on it is recorded like a target */
 };
 
 struct gdiag_task {
@@ -127,6 +129,15 @@ struct gdiag_wait {
 	short nr;
 	unsigned int frames;			   /* used entries of ips; 0 when the walk failed */
 	unsigned long long ips[GDIAG_STACK_DEPTH]; /* kernel stack, leaf first */
+};
+
+struct gdiag_cpu_wait {
+	struct gdiag_rec_hdr hdr;    /* ts_ns = switched in */
+	unsigned long long start_ns; /* could run since */
+	unsigned short allowed;	     /* CPUs that it may run on */
+	unsigned short online;
+	unsigned short idle; /* CPUs that it may not run on and that are idle */
+	unsigned short pad;
 };
 
 enum gdiag_stall_kind {
@@ -264,6 +275,7 @@ _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
 _Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
+_Static_assert(sizeof(struct gdiag_cpu_wait) == 32, "cpu_wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");
 _Static_assert(sizeof(struct gdiag_irq) == 32, "irq");

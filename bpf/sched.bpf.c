@@ -48,6 +48,7 @@ const struct gdiag_chunk *unused_chunk;
 const struct gdiag_task *unused_task;
 const struct gdiag_exit *unused_exit;
 const struct gdiag_wait *unused_wait;
+const struct gdiag_cpu_wait *unused_cpu_wait;
 const struct gdiag_stall *unused_stall;
 const struct gdiag_signal *unused_signal;
 const struct gdiag_irq *unused_irq;

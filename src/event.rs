@@ -65,10 +65,12 @@ pub enum Event {
     Waking(Waking),
     Interrupt(Interrupt),
     Wait(Wait),
+    CpuWait(CpuWait),
     Stall(Stall),
     Signal(Signal),
     Sample(Sample),
     GpuOp(GpuOp),
+    Migration(Migration),
     GpuInvalid(GpuInvalid),
     ApiCall(ApiCall),
     Sync(Sync),
@@ -91,10 +93,12 @@ impl Event {
             Event::Waking(e) => e.ts,
             Event::Interrupt(e) => e.start,
             Event::Wait(e) => e.start,
+            Event::CpuWait(e) => e.start,
             Event::Stall(e) => e.start,
             Event::Signal(e) => e.ts,
             Event::Sample(e) => e.ts,
             Event::GpuOp(e) => e.start,
+            Event::Migration(e) => e.start,
             Event::GpuInvalid(e) => e.seen,
             Event::ApiCall(e) => e.start,
             Event::Sync(e) => e.start,
@@ -143,6 +147,25 @@ pub enum Define {
         irq: u16,
         name: NameId,
     },
+    /// What is known of the other side of a [`Wait::object`]: a socket, or an epoll that watches some.
+    Endpoint {
+        object: NameId,
+        role: Role,
+        /// The process of this machine at the other end; of a listener and an epoll never.
+        peer: Option<Pid>,
+    },
+}
+
+/// What a process waits for at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// For its peer, to which it connected, or to which it was born connected.
+    Connected,
+    /// For its peer, which connected to it: the next request.
+    Accepted,
+    /// For somebody to connect. An epoll has the role of its most telling socket: this one before
+    /// [`Role::Accepted`] before [`Role::Connected`].
+    Listening,
 }
 
 /// A place in the code of a process.
@@ -198,6 +221,9 @@ pub enum Cut {
 pub enum TaskReason {
     /// It was there at the start, ran instead of a target, or woke one.
     Seen,
+    /// It ended a long wait of a target, or of another that is followed: from now on its switches,
+    /// waits and samples are recorded like a target's.
+    Followed,
     /// Fork or clone by `parent`.
     New {
         parent: Tid,
@@ -337,6 +363,20 @@ pub struct Wait {
     pub object: NameId,
 }
 
+/// A thread got a CPU after it had waited long for one, with what the machine looked like when it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuWait {
+    pub tid: Tid,
+    /// Since when it could run.
+    pub start: Nanos,
+    pub end: Nanos,
+    /// CPUs that it may run on, and those that are online.
+    pub allowed: u16,
+    pub online: u16,
+    /// Of the others, those that were idle at `end`.
+    pub idle: u16,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StallKind {
     Reclaim,
@@ -449,6 +489,28 @@ pub struct GpuOp {
     /// Graph and node, for an operation that a graph launch started; 0 otherwise.
     pub graph: u32,
     pub node: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MigrationKind {
+    /// Pages moved to the device.
+    ToDevice,
+    /// Pages moved to the host.
+    ToHost,
+    /// The device waited for pages: a group of its faults, until all were served.
+    DeviceFaults,
+}
+
+/// Managed memory moved, or was waited for by the device. Recorded only when asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    pub pid: Pid,
+    pub device: DeviceId,
+    pub kind: MigrationKind,
+    pub start: Nanos,
+    pub end: Nanos,
+    /// 0 for faults.
+    pub bytes: u64,
 }
 
 /// A record of an operation whose times cannot be true (zero, inverted, before its own launch).

@@ -8,8 +8,8 @@ use crate::collect::stacks;
 use crate::collect::wire::{read, read_cut, Wire};
 use crate::decode::stacks::RawSample;
 use crate::event::{
-    Context, Cpu, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall, StallKind,
-    Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall,
+    StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::intern::Names;
 use crate::units::Nanos;
@@ -40,6 +40,7 @@ enum Record {
     Task(Box<types::gdiag_task>),
     Exit(types::gdiag_exit),
     Wait(Box<types::gdiag_wait>),
+    CpuWait(types::gdiag_cpu_wait),
     Stall(types::gdiag_stall),
     Signal(types::gdiag_signal),
     Irq(types::gdiag_irq),
@@ -118,6 +119,9 @@ impl Batch {
             }
             rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
+            })?,
+            rec::GDIAG_REC_CPU_WAIT => self.record(bytes, |r: types::gdiag_cpu_wait| {
+                (r.hdr.ts_ns, Record::CpuWait(r))
             })?,
             rec::GDIAG_REC_STALL => self.record(bytes, |r: types::gdiag_stall| {
                 (r.hdr.ts_ns.saturating_add(r.dur_ns), Record::Stall(r))
@@ -276,6 +280,14 @@ fn event(
                 object: names.name(&object, sink),
             })
         }
+        Record::CpuWait(w) => Event::CpuWait(CpuWait {
+            tid: Tid(w.hdr.tid),
+            start: Nanos(w.start_ns),
+            end: Nanos(w.hdr.ts_ns),
+            allowed: w.allowed,
+            online: w.online,
+            idle: w.idle,
+        }),
         Record::Stall(s) => Event::Stall(Stall {
             tid: Tid(s.hdr.tid),
             start: Nanos(s.hdr.ts_ns),
@@ -309,6 +321,7 @@ fn task(t: &types::gdiag_task, comm: NameId) -> Task {
         },
         task_reason::GDIAG_TASK_EXEC => TaskReason::Exec,
         task_reason::GDIAG_TASK_RENAME => TaskReason::Rename,
+        task_reason::GDIAG_TASK_FOLLOWED => TaskReason::Followed,
         _ => TaskReason::Seen,
     };
     let state = match (t.on_cpu, t.state) {

@@ -7,7 +7,7 @@
 
 use crate::event::{
     ApiCall, ApiDomain, ContextId, CopyKind, CorrelationId, Device, DeviceId, GpuInvalid, GpuOp,
-    MemoryKind, NameId, OpKind, Overhead, Pid, StreamId, Sync, SyncKind,
+    MemoryKind, Migration, NameId, OpKind, Overhead, Pid, StreamId, Sync, SyncKind,
 };
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
@@ -60,6 +60,7 @@ pub struct GpuLog {
     correlations: FxHashMap<Pid, Vec<(CorrelationId, u32)>>,
     event_waits: FxHashMap<Pid, Vec<EventWait>>,
     overheads: Vec<Overhead>,
+    migrations: Vec<Migration>,
     invalid: Vec<GpuInvalid>,
     host_funcs: FxHashMap<Pid, Vec<u32>>,
     devices: Vec<Gpu>,
@@ -195,6 +196,10 @@ impl GpuLog {
         self.overheads.push(e);
     }
 
+    pub(super) fn migration(&mut self, e: Migration) {
+        self.migrations.push(e);
+    }
+
     pub(super) fn device(&mut self, e: &Device) {
         let slot = self.slot(e.pid, e.id);
         self.slots[slot].name = e.name;
@@ -216,6 +221,7 @@ impl GpuLog {
             funcs.sort_by_key(|&i| calls[i as usize].start);
         }
         self.overheads.sort_by_key(|o| (o.start, o.end));
+        self.migrations.sort_by_key(|m| (m.start, m.end));
     }
 
     /// A runtime call and the driver call inside it share their correlation id: the outer one stays.
@@ -395,6 +401,11 @@ impl GpuLog {
     /// By start.
     pub fn overheads(&self) -> &[Overhead] {
         &self.overheads
+    }
+
+    /// By start.
+    pub fn migrations(&self) -> &[Migration] {
+        &self.migrations
     }
 }
 

@@ -180,6 +180,7 @@ impl Timeline {
                 }
             }
             Event::Wait(e) => self.thread_mut(e.tid).1.wait(*e),
+            Event::CpuWait(e) => self.thread_mut(e.tid).1.cpu_wait(*e),
             Event::Stall(e) => self.thread_mut(e.tid).1.stall(*e),
             Event::Signal(e) => self.signals.push(*e),
             Event::Sample(e) => {
@@ -190,6 +191,10 @@ impl Timeline {
             Event::GpuOp(e) => {
                 self.last = self.last.max(e.end);
                 self.gpu.op(e);
+            }
+            Event::Migration(e) => {
+                self.last = self.last.max(e.end);
+                self.gpu.migration(*e);
             }
             Event::GpuInvalid(e) => self.gpu.invalid(*e),
             Event::ApiCall(e) => {

@@ -1,7 +1,7 @@
 //! Names and stacks as the recording defines them, and what the frames of a kernel stack say.
 #![forbid(unsafe_code)]
 
-use crate::event::{CallStackId, Define, Frame, FrameId, Function, NameId, StackId};
+use crate::event::{CallStackId, Define, Frame, FrameId, Function, NameId, Pid, Role, StackId};
 use crate::model::frames::{CallStack, CallTraits, Frames};
 use crate::model::fxhash::FxHashMap;
 
@@ -327,7 +327,16 @@ pub struct Names {
     text: FxHashMap<NameId, Box<str>>,
     stacks: FxHashMap<StackId, Stack>,
     irqs: FxHashMap<u16, NameId>,
+    endpoints: FxHashMap<NameId, Endpoint>,
     frames: Frames,
+}
+
+/// The other side of a socket, or of the sockets that an epoll watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub role: Role,
+    /// The process of this machine at the other end.
+    pub peer: Option<Pid>,
 }
 
 impl Names {
@@ -347,6 +356,10 @@ impl Names {
             }
             Define::Irq { irq, name } => {
                 self.irqs.insert(*irq, *name);
+            }
+            Define::Endpoint { object, role, peer } => {
+                let (role, peer) = (*role, *peer);
+                self.endpoints.insert(*object, Endpoint { role, peer });
             }
             Define::Frame { id, frame } => self.frames.define_frame(*id, *frame),
             Define::CallStack { id, frames, cut } => self.frames.define_stack(*id, frames, *cut),
@@ -374,6 +387,11 @@ impl Names {
     /// The text, empty when it was never defined.
     pub fn get(&self, id: NameId) -> &str {
         self.text.get(&id).map_or("", AsRef::as_ref)
+    }
+
+    /// What is known of the other side of a [`Wait::object`](crate::event::Wait::object).
+    pub fn endpoint(&self, object: NameId) -> Option<Endpoint> {
+        self.endpoints.get(&object).copied()
     }
 
     /// Frames leaf first; none when it was never defined.

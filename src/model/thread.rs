@@ -5,7 +5,8 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, NameId, Pid, Sample, Stall, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Context, Cpu, CpuWait, NameId, Pid, Sample, Stall, SwitchFlags, Task, TaskReason, TaskState,
+    Tid, Wait,
 };
 use crate::model::samples::{self, SampleMark};
 use crate::model::spans::{
@@ -130,6 +131,9 @@ pub struct Thread {
     off_samples: Vec<u32>,
     stalls: Vec<Stall>,
     longest_stall: Nanos,
+    cpu_waits: Vec<CpuWait>,
+    /// When it ended a wait of a target for the first time and was followed from then on.
+    followed_from: Option<Nanos>,
     calls: Vec<u32>,
     /// Calls that started kernels, copies or graphs, failed ones not counted.
     pub launches: u64,
@@ -154,15 +158,25 @@ impl Thread {
             target: task.target,
             kthread: task.kthread,
         });
+        if task.reason == TaskReason::Followed {
+            let from = self.followed_from.unwrap_or(task.ts);
+            self.followed_from = Some(from.min(task.ts));
+        }
         let (kind, state) = match (task.reason, task.state) {
             (TaskReason::New { .. }, _) => (MarkKind::New, 0),
             (TaskReason::Rename, _) => return,
             // It says so itself. When a thread that is not the first of its process does, the first one
             // has ended, and this one goes on under its id.
             (TaskReason::Exec, _) => (MarkKind::SeenRunning, 0),
-            (TaskReason::Seen, TaskState::Running) => (MarkKind::SeenRunning, 0),
-            (TaskReason::Seen, TaskState::Runnable) => (MarkKind::SeenRunnable, 0),
-            (TaskReason::Seen, TaskState::Off(state)) => (MarkKind::SeenOff, state),
+            (TaskReason::Seen | TaskReason::Followed, TaskState::Running) => {
+                (MarkKind::SeenRunning, 0)
+            }
+            (TaskReason::Seen | TaskReason::Followed, TaskState::Runnable) => {
+                (MarkKind::SeenRunnable, 0)
+            }
+            (TaskReason::Seen | TaskReason::Followed, TaskState::Off(state)) => {
+                (MarkKind::SeenOff, state)
+            }
         };
         self.marks.push(Mark {
             ts: task.ts,
@@ -235,6 +249,10 @@ impl Thread {
         self.samples.push(SampleMark::new(sample));
     }
 
+    pub(super) fn cpu_wait(&mut self, wait: CpuWait) {
+        self.cpu_waits.push(wait);
+    }
+
     pub(super) fn stall(&mut self, stall: Stall) {
         self.stalls.push(stall);
     }
@@ -244,6 +262,7 @@ impl Thread {
         self.identities.sort_by_key(|i| i.from);
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
+        self.cpu_waits.sort_by_key(|w| (w.end, w.start));
         self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
         if !self.samples.is_sorted_by_key(|s| s.ts) {
             self.samples.sort_by_key(|s| s.ts);
@@ -257,13 +276,32 @@ impl Thread {
         if !marks.is_sorted_by_key(|m| m.ts) {
             marks.sort_by_key(|m| m.ts);
         }
-        let followed = self.is_target();
+        let target = self.is_target();
+        if let Some(from) = self.followed_from.filter(|_| !target) {
+            // As a stranger it was seen only on the CPUs that targets waited for.
+            marks.retain(|m| m.ts >= from);
+        }
+        let followed = self.is_followed();
         self.spans = Builder::new(followed, recording_start, is_yield).run(&marks);
     }
 
-    /// It belongs to what was recorded: every switch of it was seen.
+    /// It belongs to what was recorded.
     pub fn is_target(&self) -> bool {
         !self.calls.is_empty() || self.identities.iter().any(|i| i.target)
+    }
+
+    /// Every switch of it was seen, of a target from the start, of one that woke targets since it did:
+    /// before that, its state is [`State::Unknown`].
+    pub fn is_followed(&self) -> bool {
+        self.is_target() || self.followed_from.is_some()
+    }
+
+    /// What the machine looked like when a long wait for a CPU ended: the one that overlaps
+    /// `[from, to)`, the last if there are several.
+    pub fn cpu_wait_in(&self, from: Nanos, to: Nanos) -> Option<&CpuWait> {
+        let first = self.cpu_waits.partition_point(|w| w.end <= from);
+        let overlapping = self.cpu_waits[first..].iter();
+        overlapping.take_while(|w| w.start < to).last()
     }
 
     pub fn identities(&self) -> &[Identity] {

@@ -127,7 +127,8 @@ impl Lookup for Resolver {
         }
         let leader = task.tid.0 == task.pid.0;
         let renamed = task.reason == TaskReason::Rename;
-        if leader && !renamed && !task.kthread {
+        let followed = task.reason == TaskReason::Followed;
+        if (leader || followed) && !renamed && !task.kthread {
             self.described.push((task.pid, proc_pid));
             self.user.task(task, proc_pid);
         }

@@ -135,15 +135,21 @@ impl UserStacks {
         self.on.as_ref().map_or(&[], |on| &on.stacks.missing)
     }
 
-    /// The first thread of a process appeared or changed.
+    /// The first thread of a process appeared or changed, or any of its threads is followed from now on.
     pub(super) fn task(&mut self, task: &Task, proc_pid: u32) {
-        let Some(on) = self.on.as_mut().filter(|_| task.target) else {
+        let followed = task.reason == TaskReason::Followed;
+        let Some(on) = self.on.as_mut().filter(|_| task.target || followed) else {
             return;
         };
         on.proc_pids.insert(task.pid, proc_pid);
         match task.reason {
             TaskReason::Seen | TaskReason::New { .. } => {
                 if on.eager {
+                    on.need(task.pid, proc_pid);
+                }
+            }
+            TaskReason::Followed => {
+                if !on.needed.contains(&task.pid) {
                     on.need(task.pid, proc_pid);
                 }
             }

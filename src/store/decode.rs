@@ -9,10 +9,11 @@ use super::format::{self, record};
 use super::state::{Lane, State};
 use super::varint::{unzigzag, Cursor};
 use crate::event::{
-    Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, Define, Device,
-    DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
-    LossSource, NameId, OpKind, Overhead, Pid, Process, Sample, SampleKind, Shim, Signal, StackId,
-    Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, CpuWait, Define,
+    Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
+    LossSource, Migration, NameId, OpKind, Overhead, Pid, Process, Sample, SampleKind, Shim,
+    Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState, Tid,
+    Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -193,6 +194,9 @@ impl Fields<'_, '_> {
             record::CALL_STACK => self.call_stack_definition().map(Event::Define),
             record::FUNCTIONS => self.functions_definition().map(Event::Define),
             record::SAMPLE => self.sample().map(Event::Sample),
+            record::CPU_WAIT => self.cpu_wait().map(Event::CpuWait),
+            record::MIGRATION => self.migration().map(Event::Migration),
+            record::ENDPOINT => self.endpoint_definition().map(Event::Define),
             _ => Err(Problem::Unknown),
         }
     }
@@ -290,6 +294,7 @@ impl Fields<'_, '_> {
             },
             record::REASON_EXEC => TaskReason::Exec,
             record::REASON_RENAME => TaskReason::Rename,
+            record::REASON_FOLLOWED => TaskReason::Followed,
             _ => return Err(Problem::Unknown),
         };
         let state = match self.num()? {
@@ -338,6 +343,43 @@ impl Fields<'_, '_> {
             syscall: self.option()?,
             stack: StackId(self.int()?),
             object: self.name()?,
+        })
+    }
+
+    fn endpoint_definition(&mut self) -> Decoded<Define> {
+        Ok(Define::Endpoint {
+            object: self.name()?,
+            role: self.code(format::role_from)?,
+            peer: match self.byte()? {
+                0 => None,
+                _ => Some(Pid(self.int()?)),
+            },
+        })
+    }
+
+    fn cpu_wait(&mut self) -> Decoded<CpuWait> {
+        let end = self.time(Lane::Host)?;
+        let tid = Tid(self.tid()?);
+        let start = Nanos(end.0.wrapping_sub(self.num()?));
+        Ok(CpuWait {
+            tid,
+            start,
+            end,
+            allowed: self.int()?,
+            online: self.int()?,
+            idle: self.int()?,
+        })
+    }
+
+    fn migration(&mut self) -> Decoded<Migration> {
+        let (start, end) = self.interval(Lane::Gpu)?;
+        Ok(Migration {
+            pid: Pid(self.tid()?),
+            device: DeviceId(self.int()?),
+            kind: self.code(format::migration_from)?,
+            start,
+            end,
+            bytes: self.num()?,
         })
     }
 

@@ -8,9 +8,9 @@ use super::format::{self, record};
 use super::state::{Lane, State};
 use super::varint::{self, zigzag};
 use crate::event::{
-    ApiCall, ClockPair, Cpu, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid, GpuOp,
-    Interrupt, Loss, LossSource, NameId, OpKind, Overhead, Process, Sample, SampleKind, Shim,
-    Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait, Waking,
+    ApiCall, ClockPair, Cpu, CpuWait, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid,
+    GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Process, Sample,
+    SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -69,6 +69,8 @@ impl Encoder {
             Event::Task(e) => self.framed(record::TASK, |out| out.task(e)),
             Event::Exit(e) => self.framed(record::EXIT, |out| out.exit(e)),
             Event::Wait(e) => self.framed(record::WAIT, |out| out.wait(e)),
+            Event::CpuWait(e) => self.framed(record::CPU_WAIT, |out| out.cpu_wait(e)),
+            Event::Migration(e) => self.framed(record::MIGRATION, |out| out.migration(e)),
             Event::Stall(e) => self.framed(record::STALL, |out| out.stall(e)),
             Event::Signal(e) => self.framed(record::SIGNAL, |out| out.signal(e)),
             Event::Sample(e) => self.framed(record::SAMPLE, |out| out.sample(e)),
@@ -196,6 +198,14 @@ impl Encoder {
                 out.num(*irq);
                 out.num(name.0);
             }),
+            Define::Endpoint { object, role, peer } => self.framed(record::ENDPOINT, |out| {
+                out.num(object.0);
+                out.num(format::role_code(*role));
+                out.bytes.push(u8::from(peer.is_some()));
+                if let Some(peer) = peer {
+                    out.num(peer.0);
+                }
+            }),
             Define::Frame { id, frame } => self.framed(record::FRAME, |out| {
                 out.num(id.0);
                 out.frame(frame);
@@ -289,6 +299,7 @@ impl Encoder {
             }
             TaskReason::Exec => self.num(record::REASON_EXEC),
             TaskReason::Rename => self.num(record::REASON_RENAME),
+            TaskReason::Followed => self.num(record::REASON_FOLLOWED),
         }
         match e.state {
             TaskState::Running => self.num(record::STATE_RUNNING),
@@ -317,6 +328,24 @@ impl Encoder {
         self.syscall(e.syscall);
         self.num(e.stack.0);
         self.num(e.object.0);
+    }
+
+    fn cpu_wait(&mut self, e: &CpuWait) {
+        self.time(Lane::Host, e.end);
+        self.tid(e.tid.0);
+        self.num(e.end.0.wrapping_sub(e.start.0));
+        self.saw(e.start.0);
+        self.num(e.allowed);
+        self.num(e.online);
+        self.num(e.idle);
+    }
+
+    fn migration(&mut self, e: &Migration) {
+        self.interval(Lane::Gpu, e.start, e.end);
+        self.tid(e.pid.0);
+        self.num(e.device.0);
+        self.num(format::migration_code(e.kind));
+        self.num(e.bytes);
     }
 
     fn stall(&mut self, e: &Stall) {

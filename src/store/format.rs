@@ -9,7 +9,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::event::{
-    ApiDomain, Context, CopyKind, Cut, MemoryKind, OverheadKind, ShimState, StallKind, SyncKind,
+    ApiDomain, Context, CopyKind, Cut, MemoryKind, MigrationKind, OverheadKind, Role, ShimState,
+    StallKind, SyncKind,
 };
 
 /// A high bit and both line ends, so that a transfer as text is noticed at once.
@@ -17,7 +18,7 @@ pub(super) const MAGIC: [u8; 8] = *b"\x8bgdiag\r\n";
 /// A reader refuses a file whose major version it does not know.
 pub(super) const MAJOR: u16 = 1;
 /// Chunk kinds, record kinds and trailing fields that were added; a reader skips those it does not know.
-pub(super) const MINOR: u16 = 1;
+pub(super) const MINOR: u16 = 2;
 
 /// Set from the start and cleared by finishing: whoever finds it looks at a recorder that runs, or was killed.
 pub(super) const FLAG_UNFINISHED: u32 = 1;
@@ -260,6 +261,10 @@ pub(super) mod record {
     pub(in crate::store) const CALL_STACK: u8 = 20;
     pub(in crate::store) const FUNCTIONS: u8 = 21;
     pub(in crate::store) const SAMPLE: u8 = 22;
+    // Since 1.2.
+    pub(in crate::store) const CPU_WAIT: u8 = 23;
+    pub(in crate::store) const MIGRATION: u8 = 24;
+    pub(in crate::store) const ENDPOINT: u8 = 25;
 
     /// A tid is one byte that names a slot of the chunk's table, or this and the tid as a varint.
     pub(in crate::store) const TID_LITERAL: u8 = 255;
@@ -274,6 +279,7 @@ pub(super) mod record {
     pub(in crate::store) const REASON_NEW: u64 = 1;
     pub(in crate::store) const REASON_EXEC: u64 = 2;
     pub(in crate::store) const REASON_RENAME: u64 = 3;
+    pub(in crate::store) const REASON_FOLLOWED: u64 = 4;
 
     /// Values of [`TaskState`](crate::event::TaskState).
     pub(in crate::store) const STATE_RUNNING: u64 = 0;
@@ -355,6 +361,10 @@ codes!(memory_code, memory_from, MemoryKind {
 codes!(cut_code, cut_from, Cut {
     NotYet = 1, Unmapped = 2, NoTable = 3, Unsupported = 4, Unreadable = 5, TooDeep = 6,
 });
+codes!(migration_code, migration_from, MigrationKind {
+    ToDevice = 1, ToHost = 2, DeviceFaults = 3,
+});
+codes!(role_code, role_from, Role { Connected = 1, Accepted = 2, Listening = 3 });
 codes!(stall_code, stall_from, StallKind { Reclaim = 0, Compaction = 1 });
 codes!(domain_code, domain_from, ApiDomain { Runtime = 0, Driver = 1 });
 codes!(shim_code, shim_from, ShimState {

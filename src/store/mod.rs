@@ -31,6 +31,7 @@
 //! end of a record: older readers skip what they do not know and say so. A new major version
 //! changes anything else, and older readers refuse. Numbers in `format.rs` are never reused.
 //! 1.1 added samples, the frames and stacks they are made of, and the functions at a frame.
+//! 1.2 added long waits for a CPU, endpoints, migrations of managed memory, and threads that are followed.
 #![forbid(unsafe_code)]
 
 mod chunks;

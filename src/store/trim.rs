@@ -117,7 +117,7 @@ impl Before {
                     self.tasks.insert(e.tid, e.clone());
                 }
                 let state = match e.reason {
-                    TaskReason::Seen => e.state,
+                    TaskReason::Seen | TaskReason::Followed => e.state,
                     TaskReason::New { .. } => TaskState::Runnable,
                     TaskReason::Exec | TaskReason::Rename => return,
                 };
@@ -148,10 +148,12 @@ impl Before {
             Event::Define(_)
             | Event::Interrupt(_)
             | Event::Wait(_)
+            | Event::CpuWait(_)
             | Event::Stall(_)
             | Event::Signal(_)
             | Event::Sample(_)
             | Event::GpuOp(_)
+            | Event::Migration(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
             | Event::Sync(_)
@@ -255,6 +257,8 @@ impl Range {
             Event::Sync(e) => self.overlaps(e.start, e.end),
             Event::Overhead(e) => self.overlaps(e.start, e.end),
             Event::Wait(e) => self.overlaps(e.start, e.end),
+            Event::CpuWait(e) => self.overlaps(e.start, e.end),
+            Event::Migration(e) => self.overlaps(e.start, e.end),
             Event::Interrupt(e) => lasts(e.start, e.dur),
             Event::Stall(e) => lasts(e.start, e.dur),
             Event::Loss(e) => self.overlaps(e.from, e.to),
@@ -311,8 +315,10 @@ impl Used {
             | Event::Switch(_)
             | Event::Waking(_)
             | Event::Interrupt(_)
+            | Event::CpuWait(_)
             | Event::Stall(_)
             | Event::Signal(_)
+            | Event::Migration(_)
             | Event::GpuInvalid(_)
             | Event::ApiCall(_)
             | Event::Sync(_)
@@ -338,7 +344,7 @@ impl Used {
             return;
         }
         match define {
-            Define::Name { .. } | Define::CallStack { .. } => {}
+            Define::Name { .. } | Define::CallStack { .. } | Define::Endpoint { .. } => {}
             Define::Stack { frames, .. } => self.names.extend(frames),
             Define::Irq { name, .. } => self.names.extend([name]),
             Define::Frame { frame, .. } => match frame {
@@ -364,6 +370,7 @@ impl Used {
             Define::Name { id, .. } => self.names.contains(id),
             Define::Stack { id, .. } => self.stacks.contains(id),
             Define::Irq { .. } => true,
+            Define::Endpoint { object, .. } => self.names.contains(object),
             Define::CallStack { id, .. } => self.call_stacks.contains(id),
             Define::Frame { id: frame, .. } | Define::Functions { frame, .. } => {
                 self.frames.contains(frame)

@@ -133,7 +133,7 @@ impl Defined {
             Define::CallStack { id, frames, cut } => {
                 self.stacks.insert(*id, (frames.clone(), *cut));
             }
-            Define::Stack { .. } | Define::Irq { .. } => {}
+            Define::Stack { .. } | Define::Irq { .. } | Define::Endpoint { .. } => {}
         }
     }
 

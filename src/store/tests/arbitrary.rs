@@ -6,10 +6,11 @@ use proptest::prelude::*;
 
 use crate::event::{
     Api, ApiCall, ApiDomain, CallStackId, ClockPair, Context, ContextId, CopyKind, CorrelationId,
-    Cpu, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp,
-    Interrupt, Loss, LossSource, MemoryKind, NameId, OpKind, Overhead, OverheadKind, Pid, Process,
-    Sample, SampleKind, Shim, ShimState, Signal, StackId, Stall, StallKind, StreamId, Switch,
-    SwitchFlags, Sync, SyncKind, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Cpu, CpuWait, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid,
+    GpuOp, Interrupt, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId, OpKind,
+    Overhead, OverheadKind, Pid, Process, Role, Sample, SampleKind, Shim, ShimState, Signal,
+    StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task, TaskReason,
+    TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -27,7 +28,9 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => task().prop_map(Event::Task),
         1 => exit().prop_map(Event::Exit),
         1 => wait().prop_map(Event::Wait),
+        1 => cpu_wait().prop_map(Event::CpuWait),
         1 => stall().prop_map(Event::Stall),
+        1 => migration().prop_map(Event::Migration),
         1 => signal().prop_map(Event::Signal),
         2 => sample().prop_map(Event::Sample),
         2 => gpu_op().prop_map(Event::GpuOp),
@@ -71,10 +74,13 @@ pub(super) fn kind(event: &Event) -> usize {
         Event::Define(Define::CallStack { .. }) => 22,
         Event::Define(Define::Functions { .. }) => 23,
         Event::Sample(_) => 24,
+        Event::CpuWait(_) => 25,
+        Event::Migration(_) => 26,
+        Event::Define(Define::Endpoint { .. }) => 27,
     }
 }
 
-pub(super) const KINDS: usize = 25;
+pub(super) const KINDS: usize = 28;
 
 /// Small numbers, which repeat, and now and then any at all.
 fn n64() -> impl Strategy<Value = u64> {
@@ -146,6 +152,11 @@ fn define() -> impl Strategy<Value = Define> {
             frames
         }),
         (n16(), name()).prop_map(|(irq, name)| Define::Irq { irq, name }),
+        (name(), role(), option::of(pid())).prop_map(|(object, role, peer)| Define::Endpoint {
+            object,
+            role,
+            peer
+        }),
         (n32(), frame()).prop_map(|(id, frame)| Define::Frame {
             id: FrameId(id),
             frame
@@ -223,6 +234,7 @@ fn task() -> impl Strategy<Value = Task> {
         tid().prop_map(|parent| TaskReason::New { parent }),
         Just(TaskReason::Exec),
         Just(TaskReason::Rename),
+        Just(TaskReason::Followed),
     ];
     let state = prop_oneof![
         Just(TaskState::Running),
@@ -346,6 +358,38 @@ fn wait() -> impl Strategy<Value = Wait> {
             stack: StackId(stack),
             object,
         })
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop::sample::select(vec![Role::Connected, Role::Accepted, Role::Listening])
+}
+
+fn cpu_wait() -> impl Strategy<Value = CpuWait> {
+    (tid(), nanos(), nanos(), n16(), n16(), n16()).prop_map(
+        |(tid, start, end, allowed, online, idle)| CpuWait {
+            tid,
+            start,
+            end,
+            allowed,
+            online,
+            idle,
+        },
+    )
+}
+
+fn migration() -> impl Strategy<Value = Migration> {
+    use MigrationKind as M;
+    let kind = prop::sample::select(vec![M::ToDevice, M::ToHost, M::DeviceFaults]);
+    (pid(), n32(), kind, nanos(), nanos(), n64()).prop_map(
+        |(pid, device, kind, start, end, bytes)| Migration {
+            pid,
+            device: DeviceId(device),
+            kind,
+            start,
+            end,
+            bytes,
+        },
+    )
 }
 
 fn stall() -> impl Strategy<Value = Stall> {
