@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 
 fn record(machine: &Machine, name: &str, seconds: &str, env: &[(&str, &str)]) -> Run {
     let load = ["--seconds", seconds, "--inject", "sleep@10"];
-    Run::new(machine, name, &load, env)
+    Run::gpuload(machine, name, &load, env)
 }
 
 #[test]

@@ -35,10 +35,11 @@ struct run {
 
 /* When an injection took effect, CLOCK_MONOTONIC, and as what. */
 struct truth {
-	const char *cause; /* the injection's own unless set */
+	const char *cause; /* of the spans to come: the injection's own unless set */
 	int whole; /* all of the call, unless cleared */
 	int count;
 	struct span {
+		const char *cause;
 		uint64_t start, end;
 		uint64_t ns; /* for so much of it */
 	} spans[MAX_SPANS];
@@ -48,7 +49,10 @@ struct injection {
 	const char *name;
 	const char *cause; /* what gdiag should say */
 	double ms; /* usual length */
+	int twin; /* with enough work queued it makes no gap: it neither waits for the device nor is in it */
 	const char *help;
+	/* Why it cannot be done here, or NULL. May be NULL. */
+	const char *(*lacks)(void);
 	/* Both may be NULL. `prepare` comes before cuInit, when there is one thread; `ready` after it. */
 	void (*prepare)(struct run *run);
 	void (*ready)(struct run *run);
