@@ -44,6 +44,7 @@ const SCORED: &str = "scored";
 struct Batch<'a> {
     program: &'a Program,
     cases: Vec<&'a str>,
+    env: &'a [(String, String)],
     twin: bool,
     seed: u64,
 }
@@ -61,7 +62,9 @@ impl Batch<'_> {
         if self.twin {
             load.push("--twin".into());
         }
-        Run::of(machine, name, &load, &DEVICES)
+        let mut env = DEVICES.to_vec();
+        env.extend(self.env.iter().map(|(name, value)| (&**name, &**value)));
+        Run::of(machine, name, &self.program.outside, &load, &env)
     }
 }
 
@@ -74,23 +77,27 @@ fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
     };
     let mut plan = Vec::new();
     for program in programs {
-        for twin in [false, true] {
-            let cases = program.cases.iter().filter(|case| wanted(&case.name));
-            let mut names = Vec::new();
-            for case in cases.filter(|case| !twin || case.twin) {
-                match &case.lacks {
-                    None => names.push(case.name.as_str()),
-                    Some(lacks) if !twin => println!("skipped: {}: {lacks}", case.name),
-                    Some(_) => {}
-                }
+        let mut cases = Vec::new();
+        for case in program.cases.iter().filter(|case| wanted(&case.name)) {
+            match &case.lacks {
+                None => cases.push(case),
+                Some(lacks) => println!("skipped: {} {}: {lacks}", program.name, case.name),
             }
-            shuffle.list(&mut names);
-            plan.extend(names.chunks(TOGETHER).map(|cases| Batch {
-                program,
-                cases: cases.to_vec(),
-                twin,
-                seed: shuffle.next(),
-            }));
+        }
+        for twin in [false, true] {
+            let mut cases = cases.clone();
+            cases.retain(|case| !twin || case.twin);
+            shuffle.list(&mut cases);
+            cases.sort_by_key(|case| &case.env);
+            for same in cases.chunk_by(|a, b| a.env == b.env) {
+                plan.extend(same.chunks(TOGETHER).map(|some| Batch {
+                    program,
+                    cases: some.iter().map(|case| &*case.name).collect(),
+                    env: &some[0].env,
+                    twin,
+                    seed: shuffle.next(),
+                }));
+            }
         }
     }
     shuffle.list(&mut plan);

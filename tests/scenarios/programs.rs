@@ -1,7 +1,8 @@
 //! The programs that inject faults, and what each can do here.
 //!
 //! All have the same options: `--list` prints a line of JSON per case, and `--case A,B [--twin] --gaps N
-//! --seed N --truth FILE` does those cases, so that one recording holds several.
+//! --seed N --truth FILE` does those cases, so that one recording holds several. Beside what is
+//! recorded run those that belong to nobody's job: `outside -- COMMAND`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,6 +16,8 @@ use crate::machine::Machine;
 pub struct Program {
     pub name: &'static str,
     pub command: Vec<OsString>,
+    /// Runs a command beside the programs that its cases ask, preempt or are asked by.
+    pub outside: Vec<OsString>,
     pub cases: Vec<Case>,
 }
 
@@ -23,6 +26,8 @@ pub struct Case {
     pub name: String,
     /// It has a twin: the same calls where they make no gap.
     pub twin: bool,
+    /// What it needs of the environment.
+    pub env: Vec<(String, String)>,
     /// Why it cannot be done here.
     pub lacks: Option<String>,
 }
@@ -34,18 +39,21 @@ impl Program {
             machine,
             "gpuload",
             vec![machine.gpuload().into()],
+            "hogs",
         )];
         if pyload.exists() {
-            programs.push(Program::new(
-                machine,
-                "pyload",
-                vec!["python3".into(), pyload.into()],
-            ));
+            let command = vec!["python3".into(), pyload.into()];
+            programs.push(Program::new(machine, "pyload", command, "--outside"));
         }
         programs
     }
 
-    fn new(machine: &Machine, name: &'static str, command: Vec<OsString>) -> Program {
+    fn new(
+        machine: &Machine,
+        name: &'static str,
+        command: Vec<OsString>,
+        outside: &str,
+    ) -> Program {
         let output = Command::new(&command[0])
             .args(&command[1..])
             .arg("--list")
@@ -55,9 +63,12 @@ impl Program {
             .unwrap();
         assert!(output.status.success(), "{name}: {output:?}");
         let list = String::from_utf8(output.stdout).unwrap();
+        let mut beside = command.clone();
+        beside.extend([outside, "--"].map(OsString::from));
         Program {
             name,
             command,
+            outside: beside,
             cases: list.lines().map(read_case).collect(),
         }
     }
@@ -66,9 +77,13 @@ impl Program {
 fn read_case(line: &str) -> Case {
     let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
     let text = |key: &str| value[key].as_str().map(str::to_string);
+    let env = value["env"].as_object().into_iter().flatten();
     Case {
         name: text("case").unwrap_or_else(|| panic!("no case: {line}")),
         twin: value["twin"].as_bool().unwrap_or(false),
+        env: env
+            .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_string()))
+            .collect(),
         lacks: text("lacks"),
     }
 }

@@ -27,10 +27,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs `gdiag record` on the load, under `gpuload hogs`: the hogs are nobody's job. Fails as the load does.
+    /// Runs `gdiag record` on the load, and that beside what `outside` starts. Fails as the load does.
     pub fn of(
         machine: &Machine,
         name: &str,
+        outside: &[OsString],
         load: &[OsString],
         env: &[(&str, &str)],
     ) -> Result<Run, String> {
@@ -38,8 +39,8 @@ impl Run {
         let truth = scenarios().join(format!("{name}.truth.jsonl"));
         let output = Command::new("timeout")
             .args(LIMIT)
-            .arg(machine.gpuload())
-            .args(["hogs", "--", env!("CARGO_BIN_EXE_gdiag"), "record", "-o"])
+            .args(outside)
+            .args([env!("CARGO_BIN_EXE_gdiag"), "record", "-o"])
             .arg(&recording)
             .arg("--")
             .args(load)
@@ -61,7 +62,7 @@ impl Run {
     pub fn gpuload(machine: &Machine, name: &str, arguments: &[&str], env: &[(&str, &str)]) -> Run {
         let mut load = vec![machine.gpuload().into()];
         load.extend(arguments.iter().map(OsString::from));
-        Run::of(machine, name, &load, env).unwrap()
+        Run::of(machine, name, &[], &load, env).unwrap()
     }
 
     pub fn report(&self, arguments: &[&str]) -> Output {

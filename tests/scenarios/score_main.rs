@@ -1,6 +1,6 @@
 //! Scores recordings made elsewhere, as on a machine with a real GPU: `score DIR...` reads each
 //! NAME.report.json (of `gdiag report --json --gaps all`) with its NAME.truth.jsonl, prints the table and
-//! fails where a demand is not met. A NAME that ends in `-twin` is of the same calls where they make no gap.
+//! fails where a demand is not met. A NAME is PROGRAM-WHATEVER, with `-twin` at its end where the same calls make no gap.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A report that cannot be read is a failed run.
 

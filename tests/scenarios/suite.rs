@@ -35,15 +35,20 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// A recording by its name, its report and its truth.
+    /// A recording by its name, its report and its truth. Before the first `-` stands the program:
+    /// two of them can have cases of the same name.
     pub fn add(&mut self, name: &str, report: &Value, truth: &str) {
         let kind = if name.ends_with(TWIN) {
             &mut self.twins
         } else {
             &mut self.faults
         };
+        let file = name.rsplit('/').next().unwrap_or(name);
+        let program = file.split(['-', '.']).next().unwrap_or(file);
         for (case, score) in score(&Gpu::read_all(report), &truth::read(truth)) {
-            kind.entry(case).or_default().add(&score);
+            kind.entry(format!("{program} {case}"))
+                .or_default()
+                .add(&score);
         }
     }
 

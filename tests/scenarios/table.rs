@@ -15,7 +15,7 @@ impl Display for Suite {
         )?;
         writeln!(
             f,
-            "{:<16} {:<22} {:>5} {:>9} {:>7} {:>7} {:>8} {:>9}  wrong causes (ambient time, left out)",
+            "{:<24} {:<22} {:>5} {:>9} {:>7} {:>7} {:>8} {:>9}  wrong causes (ambient time, left out)",
             "case", "cause", "gaps", "idle ms", "right", "top-1", "unknown", "explained"
         )?;
         for (case, score) in &self.faults {
@@ -54,7 +54,7 @@ impl Display for Suite {
             writeln!(f, "\nThe same calls where they make no gap")?;
             writeln!(
                 f,
-                "{:<16} {:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  what idle time there was",
+                "{:<24} {:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  what idle time there was",
                 "case", "cause", "times", "fault ms", "idle ms", "blamed", "gaps"
             )?;
         }
@@ -75,7 +75,7 @@ fn fault(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
     }
     let right = score.labels(|label, answer| label == answer);
     let labelled = score.labels(|_, _| true);
-    write!(f, "{case:<16} {:<22} {:>5} ", score.causes(), score.gaps)?;
+    write!(f, "{case:<24} {:<22} {:>5} ", score.causes(), score.gaps)?;
     figures(f, &all, score.right(), &top_1(right, labelled))?;
     let share = |ns| percent(ratio(ns, all.idle()));
     write!(f, "  {}", list(&wrong, all.idle() / 1000, share))?;
@@ -86,7 +86,7 @@ fn total(f: &mut Formatter, name: &str, total: &Total) -> fmt::Result {
     if total.answers.by.is_empty() {
         return Ok(());
     }
-    write!(f, "{name:<45} ")?;
+    write!(f, "{name:<53} ")?;
     figures(f, &total.answers, total.right, "")?;
     ambient(f, &total.answers)
 }
@@ -116,7 +116,7 @@ fn twin(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
     let all = score.all();
     writeln!(
         f,
-        "{case:<16} {:<22} {:>5} {:>9.1} {:>9.2} {:>9} {:>6}  {}",
+        "{case:<24} {:<22} {:>5} {:>9.1} {:>9.2} {:>9} {:>6}  {}",
         score.causes(),
         score.injections,
         ms(score.injected),
