@@ -33,8 +33,13 @@ const INJECTIONS: &str = "32";
 /// Cases of one recording.
 const TOGETHER: usize = 6;
 
-/// Two devices that share the copy engines, so that one can wait for the other.
-const DEVICES: [(&str, &str); 2] = [("GDIAG_SIM_DEVICES", "2"), ("GDIAG_SIM_SHARED_COPY", "1")];
+/// Two devices that share the copy engines, so that one can wait for the other; and contexts that
+/// cost something, as real ones do.
+const DEVICES: [(&str, &str); 3] = [
+    ("GDIAG_SIM_DEVICES", "2"),
+    ("GDIAG_SIM_SHARED_COPY", "1"),
+    ("GDIAG_SIM_CONTEXT_MS", "2"),
+];
 
 /// Where the reports and truths are, for `score` to have a second look.
 const SCORED: &str = "scored";

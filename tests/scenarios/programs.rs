@@ -39,7 +39,7 @@ impl Program {
             machine,
             "gpuload",
             vec![machine.gpuload().into()],
-            "hogs",
+            "outside",
         )];
         if pyload.exists() {
             let command = vec!["python3".into(), pyload.into()];

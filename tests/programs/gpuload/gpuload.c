@@ -4,6 +4,7 @@
  * Every so many steps a fault is injected that is real on the host, and one
  * line of truth is written: which cause gdiag should find, and when. */
 #define _GNU_SOURCE
+#include "outside.h"
 #include "plan.h"
 
 #include <errno.h>
@@ -127,7 +128,7 @@ static void usage(FILE *out)
 	fputs("usage: gpuload [OPTION]... [--inject NAME[:MS][@N]]...\n"
 	      "       gpuload --case NAME[,NAME]... [--twin] [OPTION]...\n"
 	      "       gpuload --list\n"
-	      "       gpuload hogs [-n N] -- COMMAND...\n"
+	      "       gpuload outside [-n HOGS] -- COMMAND...\n"
 	      "\n"
 	      "A GPU job with known faults, on the simulated GPU or a real one.\n"
 	      "\n"
@@ -150,17 +151,16 @@ static void usage(FILE *out)
 	      "  --demo           preempt, a cold disk and a lock, for about 5 seconds\n"
 	      "  --truth FILE     write a line of JSON for every injection\n"
 	      "  --scratch DIR    where disk injections have their file (default /var/tmp)\n"
-	      "  --hogs N         processes that preempt starts without `gpuload hogs` (default 3)\n"
+	      "  --hogs N         processes that preempt starts without `gpuload outside` (default 3)\n"
 	      "  --help\n"
 	      "\n"
 	      "Injections, with the cause that gdiag should name and the usual length:\n",
 	      out);
 	for (int i = 0; i < injection_count; i++)
-		fprintf(out, "  %-13s %-20s %5.1f ms  %s\n", injections[i].name,
+		fprintf(out, "  %-15s %-34s %5.1f ms  %s\n", injections[i].name,
 			injections[i].cause, injections[i].ms, injections[i].help);
-	fputs("\n`gpuload hogs` runs COMMAND beside processes that preempt uses: they belong to nobody's\n"
-	      "job then. Without it they are children of gpuload, a part of the job, and the truth is\n"
-	      "host.oversubscribed.\n",
+	fputs("\n`gpuload outside` runs COMMAND beside processes that belong to nobody's job. Without it\n"
+	      "preempt has children of gpuload take the CPU, and the truth is host.oversubscribed.\n",
 	      out);
 }
 
@@ -356,8 +356,8 @@ int main(int argc, char **argv)
 	char name[96];
 	long steps;
 
-	if (argc > 1 && !strcmp(argv[1], "hogs"))
-		return hogs_main(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "outside"))
+		return outside_main(argc - 1, argv + 1);
 	run.opt = parse(argc, argv);
 	if (run.opt.truth && !(truth = fopen(run.opt.truth, "w")))
 		die("%s: %s", run.opt.truth, strerror(errno));

@@ -85,7 +85,5 @@ uint64_t call_ends(const struct call *call, struct truth *truth);
 void sleep_ns(uint64_t ns);
 /* Pins the calling thread. */
 void pin_to(int cpu);
-/* `gpuload hogs`, with its arguments. */
-int hogs_main(int argc, char **argv);
 
 #endif
