@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::machine::Machine;
 
 /// A hang is a failure of its own, not one of whoever started the tests.
-const LIMIT: [&str; 3] = ["--kill-after=5", "--signal=INT", "100"];
+const LIMIT: [&str; 2] = ["--kill-after=5", "100"];
 
 /// Where recordings stay until the next run of the same scenario.
 pub fn scenarios() -> PathBuf {

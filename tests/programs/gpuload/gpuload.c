@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t now_ns(void)
 {
@@ -123,6 +124,19 @@ void pin_to(int cpu)
 		die("cannot pin to CPU %d: %s", cpu, strerror(errno));
 }
 
+void keep_off(int cpu)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	for (long i = 0; i < cpus; i++)
+		if (i != cpu)
+			CPU_SET(i, &set);
+	/* Where it may not run, it may stay. */
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
 static void usage(FILE *out)
 {
 	fputs("usage: gpuload [OPTION]... [--inject NAME[:MS][@N]]...\n"
@@ -188,14 +202,14 @@ static void list(void)
 	}
 }
 
-/* The load of --case. The twin has 120 ms of work queued when its first injection comes. */
+/* The load of --case. The twin has 240 ms of work queued when its first injection comes. */
 static void set_cases(struct options *opt, const char *cases, int gaps, int twin, uint64_t seed)
 {
 	opt->kernels = 5;
 	if (twin) {
 		opt->kernel_ns = 800 * US;
 		opt->host_ns = 50 * US;
-		opt->ahead = 30;
+		opt->ahead = 60;
 		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 12);
 	} else {
 		opt->steps = plan_cases(cases, gaps, seed, 2, 2);

@@ -104,7 +104,8 @@ void lock_disk_go(struct run *run, uint64_t ns, struct truth *truth)
 #define POPULATED (2l << 20)
 
 static sem_t mapper_go;
-static atomic_int mapping, mapped;
+static _Atomic uint64_t mapping_until;
+static atomic_int mapped;
 static pthread_t mapper_thread;
 
 static void *mapper(void *arg)
@@ -114,7 +115,7 @@ static void *mapper(void *arg)
 	for (;;) {
 		while (sem_wait(&mapper_go))
 			;
-		while (atomic_load(&mapping)) {
+		do {
 			void *memory = mmap(NULL, POPULATED, PROT_READ | PROT_WRITE,
 					    MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
@@ -122,7 +123,7 @@ static void *mapper(void *arg)
 				die("mmap: %s", strerror(errno));
 			atomic_fetch_add(&mapped, 1);
 			munmap(memory, POPULATED);
-		}
+		} while (now_ns() < atomic_load(&mapping_until));
 	}
 	return NULL;
 }
@@ -143,12 +144,12 @@ void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 
 	(void)run;
 	send_away(mapper_thread);
-	atomic_store(&mapping, 1);
+	end = now_ns() + ns;
 	atomic_store(&mapped, 0);
+	atomic_store(&mapping_until, end);
 	sem_post(&mapper_go);
 	while (!atomic_load(&mapped))
 		;
-	end = now_ns() + ns;
 	do {
 		void *page;
 
@@ -158,5 +159,4 @@ void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 			die("mmap: %s", strerror(errno));
 		munmap(page, 4096);
 	} while (call_ends(&call, truth) < end);
-	atomic_store(&mapping, 0);
 }

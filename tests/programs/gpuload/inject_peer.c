@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -114,12 +115,17 @@ void outside_disk_go(struct run *run, uint64_t ns, struct truth *truth)
  * process writes what a thread of its own has computed.
  */
 
+struct order {
+	uint64_t ns;
+	int cpu; /* of the one who waits, to keep off */
+};
+
 struct baton {
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
-	uint64_t ns; /* asked for; 0: nothing */
+	struct order order; /* of 0 ns: none */
 	int done;
-	struct truth truth;
+	struct span span; /* when it was carried out */
 };
 
 static struct baton inner = { .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
@@ -145,20 +151,22 @@ static void hand_over(struct baton *baton)
 
 static void *computing_thread(void *arg)
 {
-	uint64_t ns, start;
+	struct order order;
+	uint64_t start;
 
 	(void)arg;
 	prctl(PR_SET_NAME, "computer");
 	for (;;) {
 		pthread_mutex_lock(&inner.mutex);
-		while (!inner.ns)
+		while (!inner.order.ns)
 			pthread_cond_wait(&inner.cond, &inner.mutex);
-		ns = inner.ns;
-		inner.ns = 0;
+		order = inner.order;
+		inner.order.ns = 0;
 		pthread_mutex_unlock(&inner.mutex);
+		keep_off(order.cpu);
 		start = now_ns();
-		host_work(ns);
-		inner.truth.spans[0] = (struct span){ NULL, start, now_ns(), ns };
+		host_work(order.ns);
+		inner.span = (struct span){ NULL, start, now_ns(), order.ns };
 		hand_over(&inner);
 	}
 	return NULL;
@@ -168,18 +176,19 @@ static void *computing_thread(void *arg)
 static void worker(int fd, void *arg)
 {
 	int out = *(int *)arg;
+	struct order order;
 	pthread_t thread;
-	uint64_t ns;
 
 	if (pthread_create(&thread, NULL, computing_thread, NULL))
 		die("cannot start a thread");
-	while (read_all(fd, &ns, sizeof(ns))) {
+	while (read_all(fd, &order, sizeof(order))) {
+		keep_off(order.cpu);
 		pthread_mutex_lock(&inner.mutex);
-		inner.ns = ns;
+		inner.order = order;
 		pthread_cond_broadcast(&inner.cond);
 		pthread_mutex_unlock(&inner.mutex);
 		await(&inner);
-		if (!write_all(out, inner.truth.spans, sizeof(struct span)))
+		if (!write_all(out, &inner.span, sizeof(inner.span)))
 			return;
 	}
 }
@@ -191,7 +200,7 @@ static void *queue_thread(void *arg)
 	(void)arg;
 	prctl(PR_SET_NAME, "queue");
 	while (read_all(from_worker, &span, sizeof(span))) {
-		queue.truth.spans[0] = span;
+		queue.span = span;
 		hand_over(&queue);
 	}
 	return NULL;
@@ -222,9 +231,11 @@ void chain_ready(struct run *run)
 
 void chain_go(struct run *run, uint64_t ns, struct truth *truth)
 {
+	struct order order = { ns, sched_getcpu() };
+
 	(void)run;
-	if (!write_all(to_worker, &ns, sizeof(ns)))
+	if (!write_all(to_worker, &order, sizeof(order)))
 		die("the worker is gone");
 	await(&queue);
-	truth_add(truth, queue.truth.spans[0].start, queue.truth.spans[0].end);
+	truth_add(truth, queue.span.start, queue.span.end);
 }

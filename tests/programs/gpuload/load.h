@@ -85,5 +85,7 @@ uint64_t call_ends(const struct call *call, struct truth *truth);
 void sleep_ns(uint64_t ns);
 /* Pins the calling thread. */
 void pin_to(int cpu);
+/* Keeps it from a CPU, if there is another one. */
+void keep_off(int cpu);
 
 #endif

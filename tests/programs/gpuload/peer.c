@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 
 struct ask {
 	uint32_t what;
+	int32_t cpu; /* of the one who asks: taken, it would not be waiting for its peer but for it */
 	uint64_t ns; /* 0: only makes ready */
 };
 
@@ -39,6 +41,7 @@ void peer_loop(int fd, void *arg)
 		did.count = 0;
 		if (ask.what == PEER_READS)
 			disk_prepare(&run);
+		keep_off(ask.cpu);
 		if (ask.ns) {
 			start = now_ns();
 			go(&run, ask.ns, &did);
@@ -75,7 +78,7 @@ void peer_answer(int fd, struct truth *truth)
 
 void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth)
 {
-	struct ask ask = { what, ns };
+	struct ask ask = { what, sched_getcpu(), ns };
 
 	if (!write_all(fd, &ask, sizeof(ask)))
 		die("the peer is gone");
