@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,6 +81,7 @@ static void flood(const struct net_ask *ask, const char *device, uint32_t broadc
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(FLOOD_PORT) };
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
 	char path[128], mask[16];
+	struct sched_param first = { 1 }, usual = { 0 };
 	uint64_t end, next;
 	cpu_set_t set;
 	int file;
@@ -95,12 +97,15 @@ static void flood(const struct net_ask *ask, const char *device, uint32_t broadc
 	file = open(path, O_WRONLY | O_CLOEXEC);
 	if (file < 0 || write(file, mask, strlen(mask)) < 0)
 		die("%s: %s", path, strerror(errno));
+	/* Packets do not come later because this machine has other things to do. */
+	sched_setscheduler(0, SCHED_FIFO, &first);
 	end = now_ns() + ask->ns;
 	for (next = now_ns(); next < end; next += FLOOD_EVERY) {
 		while (now_ns() < next)
 			;
 		sendto(fd, mask, 1, 0, (void *)&to, sizeof(to));
 	}
+	sched_setscheduler(0, SCHED_OTHER, &usual);
 	write_all(file, "0", 1);
 	close(file);
 	CPU_SET(ask->cpu, &set);
@@ -150,8 +155,10 @@ static void far_peer(int nothing, void *arg)
 static void open_receivers(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(FLOOD_PORT) };
+	struct rlimit many = { FLOOD_RECEIVERS + 100, FLOOD_RECEIVERS + 100 };
 	int one = 1;
 
+	setrlimit(RLIMIT_NOFILE, &many);
 	for (int i = 0; i < FLOOD_RECEIVERS; i++) {
 		int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 

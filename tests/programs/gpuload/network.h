@@ -13,7 +13,7 @@ struct net_ask {
 
 /* A broadcast costs the time of so many receivers, most of the time until the next one. */
 #define FLOOD_PORT 9999
-#define FLOOD_RECEIVERS 256
-#define FLOOD_EVERY (300 * US)
+#define FLOOD_RECEIVERS 1000
+#define FLOOD_EVERY (400 * US)
 
 #endif
