@@ -13,6 +13,7 @@ mod machine;
 mod programs;
 mod run;
 mod score;
+mod scoring;
 mod shuffle;
 mod suite;
 mod table;
