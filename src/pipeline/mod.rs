@@ -225,6 +225,12 @@ impl Session {
         for warning in warnings {
             self.warn(warning);
         }
+        let unfollowed = self.bpf.unfollowed();
+        if unfollowed > 0 {
+            self.warn(format!(
+                "{unfollowed} wakeups by threads that are not followed: too many wake the target, so some waits end at who woke"
+            ));
+        }
         let malformed = self.gpu.malformed + self.batch.borrow().malformed;
         if malformed > 0 {
             self.warn(format!(
