@@ -191,7 +191,7 @@ impl Objects {
             Argument::Poll(..) | Argument::Select(..) => SHORT_AGE,
         };
         let age = age.max(looked.elapsed() * REST);
-        let name = self.tell(endpoint, names, sink);
+        let name = self.tell(&endpoint, names, sink);
         if self.known.len() >= OBJECTS {
             self.known.clear();
         }
@@ -269,7 +269,7 @@ impl Objects {
 
     fn tell(
         &mut self,
-        endpoint: Endpoint,
+        endpoint: &Endpoint,
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
     ) -> NameId {

@@ -51,7 +51,7 @@ fn the_other_end_is_told_once_and_again_when_it_is_known() {
             peer,
             settled: true,
         };
-        objects.tell(endpoint, &mut names, &mut |e| events.push(e))
+        objects.tell(&endpoint, &mut names, &mut |e| events.push(e))
     };
     let first = tell(None);
     assert_eq!(tell(None), first);
