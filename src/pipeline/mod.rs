@@ -1,6 +1,9 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod endpoints;
+mod objects;
+mod owners;
 mod pythons;
 mod resolver;
 mod stacks;
