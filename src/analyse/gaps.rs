@@ -8,10 +8,9 @@ use crate::analyse::busy::Gap;
 use crate::analyse::calls;
 use crate::analyse::cause::Cause;
 use crate::analyse::device::{self, Queued};
-use crate::analyse::partition::{Engine, Role, Task, WALK_DEPTH};
+use crate::analyse::partition::{Engine, Task};
 use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
-use crate::event::StackId;
 use crate::model::api::Class;
 use crate::model::gpu::Gpu;
 use crate::model::ops::{Call, Op};
@@ -97,14 +96,7 @@ impl<'a> Explainer<'a> {
     }
 
     fn whole(gap: &Gap, cause: Cause, what: What, out: &mut Vec<Piece>) {
-        out.push(Piece {
-            start: gap.start,
-            end: gap.end,
-            cause,
-            who: None,
-            what,
-            stack: StackId::default(),
-        });
+        out.push(Piece::of_nobody(gap.start, gap.end, cause, what));
     }
 
     /// The pieces of `gap`, in order, covering it exactly. `doubt` says why records around it cannot
@@ -142,7 +134,7 @@ impl<'a> Explainer<'a> {
         match self.last_launcher {
             Some(thread) => {
                 self.engine
-                    .explain(dispatcher_task(thread), gap.start, gap.end, out);
+                    .explain(Task::dispatcher(thread), gap.start, gap.end, out);
             }
             None => Self::whole(
                 gap,
@@ -157,32 +149,21 @@ impl<'a> Explainer<'a> {
         let submitted = self.submitted(op, launch);
         let handed_over = submitted.clamp(gap.start, gap.end);
         if gap.len() < self.min_gap {
-            let who = |at| Some(self.engine.t.who(launch.thread, at));
-            let piece = |start, end, cause, who, what| Piece {
-                start,
-                end,
-                cause,
-                who,
-                what,
-                stack: StackId::default(),
-            };
             if gap.start < handed_over {
-                out.push(piece(
-                    gap.start,
-                    handed_over,
-                    Cause::LaunchBound,
-                    who(gap.start),
-                    What::In(launch.api()),
-                ));
+                let (cause, what) = (Cause::LaunchBound, What::In(launch.api()));
+                out.push(Piece {
+                    who: Some(self.engine.t.who(launch.thread, gap.start)),
+                    ..Piece::of_nobody(gap.start, handed_over, cause, what)
+                });
             }
             if handed_over < gap.end {
                 let cause = Cause::GpuLaunchLatency;
-                out.push(piece(handed_over, gap.end, cause, None, What::Nothing));
+                out.push(Piece::of_nobody(handed_over, gap.end, cause, What::Nothing));
             }
             return;
         }
         if gap.start < handed_over {
-            let task = dispatcher_task(launch.thread);
+            let task = Task::dispatcher(launch.thread);
             self.engine.explain(task, gap.start, handed_over, out);
             self.charge_refill(gap, launch.thread, out);
         }
@@ -212,14 +193,7 @@ impl<'a> Explainer<'a> {
     fn device_side(&self, gap: &Gap, op: &Op, launch: &Call, from: Nanos, out: &mut Vec<Piece>) {
         let mut push = |start: Nanos, end: Nanos, cause, what| {
             if start < end {
-                out.push(Piece {
-                    start,
-                    end,
-                    cause,
-                    who: None,
-                    what,
-                    stack: StackId::default(),
-                });
+                out.push(Piece::of_nobody(start, end, cause, what));
             }
         };
         let usual = self.usual();
@@ -338,14 +312,6 @@ impl<'a> Explainer<'a> {
     }
 }
 
-pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
-    Task {
-        thread,
-        role: Role::Dispatcher,
-        depth: WALK_DEPTH,
-    }
-}
-
 /// Makes sure of what everything else relies on: pieces in order, disjoint, covering the gap. A hole
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
@@ -368,14 +334,7 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
 }
 
 fn cover(gap: &Gap, pieces: &[Piece]) -> Vec<Piece> {
-    let hole = |start, end| Piece {
-        start,
-        end,
-        cause: Cause::Unknown,
-        who: None,
-        what: What::Nothing,
-        stack: StackId::default(),
-    };
+    let hole = |start, end| Piece::of_nobody(start, end, Cause::Unknown, What::Nothing);
     let mut at = gap.start;
     let mut covering = Vec::with_capacity(pieces.len() + 1);
     for piece in pieces {

@@ -12,8 +12,10 @@ pub mod cause;
 mod chain;
 mod device;
 mod evidence;
+mod futex;
 mod gaps;
 mod intervals;
+mod loaders;
 mod overheads;
 mod partition;
 mod quality;
@@ -298,7 +300,7 @@ fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> repor
     let chain = dispatcher
         .zip(host_end)
         .map_or_else(Vec::new, |(thread, end)| {
-            chain::chain(explainer.engine, thread, gap.start, end)
+            chain::chain(explainer.engine, thread, (gap.start, end), pieces)
         });
     report::Gap {
         start: gap.start,

@@ -39,6 +39,7 @@ fn is_run(piece: &Piece) -> bool {
         | What::Irq(_)
         | What::Wait { .. }
         | What::Lock { .. }
+        | What::From { .. }
         | What::Stopped { .. }
         | What::Overhead(_)
         | What::AfterStream(_)

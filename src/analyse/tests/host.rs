@@ -355,9 +355,48 @@ fn a_lock_that_the_shim_holds_is_the_observers() {
 }
 
 #[test]
-fn a_futex_that_nobody_released_blames_nobody() {
+fn a_futex_that_times_out_is_a_polling_interval() {
     let r = after(before().main_sleeps((1_000, 9_000), S, Some(FUTEX), None));
+    assert_eq!(found(&r), [("host.sleep", 8_000)]);
+}
+
+#[test]
+fn a_poll_that_times_out_is_a_sleep_and_an_epoll_is_not() {
+    let r = after(before().main_sleeps((1_000, 9_000), S, Some(POLL), None));
+    assert_eq!(found(&r), [("host.sleep", 8_000)]);
+    let r = after(before().main_sleeps((1_000, 9_000), S, Some(EPOLL_WAIT), None));
     assert_eq!(found(&r), [("host.other", 8_000)]);
+}
+
+#[test]
+fn threads_on_one_cpu_are_packed_when_others_idle() {
+    for (allowed, idle, other, expected) in [
+        (1, 3, THREAD, "host.affinity"),
+        (1, 0, THREAD, "host.oversubscribed"),
+        (4, 3, THREAD, "host.oversubscribed"),
+        (1, 3, HOG, "host.preempted"),
+    ] {
+        let wait = CpuWait {
+            tid: Tid(MAIN),
+            start: us(1_000),
+            end: us(5_000),
+            allowed,
+            online: 4,
+            idle,
+        };
+        let r = after(
+            before()
+                .switch(1_000, 1, MAIN, other)
+                .switch(5_000, 1, other, MAIN)
+                .event(Event::CpuWait(wait)),
+        );
+        assert_eq!(found(&r), [(expected, 4_000)], "{allowed} {idle} {other}");
+        if expected == "host.affinity" {
+            let text = evidence(&r, Cause::Affinity);
+            let mask = "it may use 1 of 4 CPUs, and 3 of the others were idle";
+            assert!(text.ends_with(mask), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -844,29 +883,6 @@ fn a_child_that_works_ahead_is_a_loader_and_one_that_answers_is_a_helper() {
         (who.tid, longest(&asked).parts[1].cause),
         (Tid(CHILD), Cause::Compute)
     );
-}
-
-#[test]
-fn the_walk_goes_one_waker_deep() {
-    // MAIN waits for CHILD, which itself waits for THREAD: what THREAD did is not claimed.
-    let r = after(
-        before()
-            .runs(500, 3, THREAD)
-            .runs(100, 2, CHILD)
-            .sleeps(200, 2, CHILD, S, Some(READ))
-            .wait(CHILD, (200, 8_900), S, Some(READ), &[], "pipe:[7]")
-            .wakes(8_900, THREAD, CHILD)
-            .runs(8_900, 2, CHILD)
-            .main_sleeps((1_000, 9_000), S, Some(EPOLL_WAIT), Some(CHILD)),
-    );
-    assert_eq!(total(&r, Cause::NoDemand), 0);
-    let blamed: Vec<u32> = longest(&r)
-        .parts
-        .iter()
-        .filter_map(|p| p.who.as_ref())
-        .map(|w| w.tid.0)
-        .collect();
-    assert!(!blamed.contains(&THREAD), "{blamed:?}");
 }
 
 #[test]
