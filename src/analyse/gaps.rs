@@ -8,13 +8,16 @@ use crate::analyse::busy::Gap;
 use crate::analyse::calls;
 use crate::analyse::cause::Cause;
 use crate::analyse::device::{self, Queued};
+use crate::analyse::intervals::Intervals;
 use crate::analyse::partition::{Engine, Task};
 use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
+use crate::event::Migration;
 use crate::model::api::Class;
 use crate::model::gpu::Gpu;
 use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
+use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// Delay between dependent operations that needs no other explanation.
@@ -26,6 +29,12 @@ const LONGEST_USUAL_LEAD: Nanos = Nanos::from_micros(50);
 /// After a synchronising call this much running is still its price: the refill.
 const REFILL: Nanos = Nanos::from_micros(50);
 
+const UNEXPLAINED: &str = "queued in time; nothing recorded says what held it up";
+
+/// Migrations of one series follow each other at this distance at most, and what waited for them
+/// starts no later.
+const MIGRATIONS: Nanos = Nanos::from_micros(20);
+
 /// What a gap can be explained with.
 #[derive(Debug)]
 pub(super) struct Explainer<'a> {
@@ -33,6 +42,8 @@ pub(super) struct Explainer<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) usual_lead: Option<Nanos>,
     pub(super) min_gap: Nanos,
+    /// When managed memory of the device's processes moved, or the device waited for it.
+    pub(super) migrations: Intervals,
     /// Thread of the last launch: it owes the launch that an open gap still waits for.
     pub(super) last_launcher: Option<ThreadIdx>,
 }
@@ -75,6 +86,17 @@ pub(super) fn usual_lead(engine: &Engine<'_>, gpu: &Gpu, gaps: &[Gap]) -> Option
     }
     let middle = (leads.len() - 1) / 2;
     Some(Nanos(*leads.select_nth_unstable(middle).1))
+}
+
+/// When managed memory of the processes that use the device moved.
+pub(super) fn migrations(t: &Timeline, gpu: &Gpu) -> Intervals {
+    let all = t.gpu().migrations().iter();
+    let here = all.filter(|m| gpu.users.contains(&(m.pid, m.device)));
+    let around = |m: &Migration| {
+        let from = m.start.saturating_sub(MIGRATIONS);
+        (from, Nanos(m.end.0.saturating_add(MIGRATIONS.0)))
+    };
+    Intervals::union_of(here.map(around).collect())
 }
 
 impl<'a> Explainer<'a> {
@@ -218,6 +240,21 @@ impl<'a> Explainer<'a> {
         } else {
             from
         };
+        let named = found.filter(|f| !matches!(f.1, What::Say(_)));
+        if named.is_none() && self.migrations.overlaps(starts, gap.end) {
+            push(from, starts, latency.0, latency.1);
+            let otherwise = found.unwrap_or((Cause::Unknown, What::Say(UNEXPLAINED)));
+            return self.migrations.cut(starts, gap.end, |a, b, moves| {
+                let (cause, what) = match moves {
+                    true => (
+                        Cause::GpuUnifiedMemory,
+                        What::Say("pages of managed memory moved"),
+                    ),
+                    false => otherwise,
+                };
+                push(a, b, cause, what);
+            });
+        }
         match found {
             Some((cause, what)) => {
                 push(from, starts, latency.0, latency.1);
@@ -229,7 +266,7 @@ impl<'a> Explainer<'a> {
                 push(from, gap.end, latency.0, latency.1);
             }
             None => {
-                let what = What::Say("queued in time; nothing recorded says what held it up");
+                let what = What::Say(UNEXPLAINED);
                 push(from, starts, latency.0, latency.1);
                 push(starts, gap.end, Cause::Unknown, what);
             }

@@ -227,6 +227,7 @@ fn explainer<'a>(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap,
+        migrations: gaps::migrations(engine.t, gpu),
         last_launcher: match usage.gaps.last() {
             Some(gap) if gap.next.is_none() => last_launcher(engine.t, gpu),
             Some(_) | None => None,

@@ -18,7 +18,7 @@ use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, OverheadKind, Pid, StackId};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -97,6 +97,8 @@ pub(super) struct Engine<'a> {
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
     near_call: Hint,
+    /// When pages of managed memory came back from a device, by process.
+    to_host: FxHashMap<Pid, Intervals>,
     /// Processes of which one thread only was ever seen.
     pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
@@ -137,6 +139,7 @@ impl<'a> Engine<'a> {
             lost_anywhere: spans(&|_| true),
             lost_on,
             near_call: Hint::default(),
+            to_host: to_host(t),
             single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
@@ -378,6 +381,29 @@ impl<'a> Engine<'a> {
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
+        let pid = self.t.pid(self.t.who(task.thread, from));
+        let Some(moved) = self.to_host.get(&pid).filter(|_| call.is_none()) else {
+            return self.by_samples(task, (from, to), call.is_some(), (cause, what), out);
+        };
+        moved.cut(from, to, |from, to, moves| {
+            if moves {
+                let what = What::Say("touching managed memory that was on the device");
+                self.push(task, from, to, Cause::GpuUnifiedMemory, what, out);
+            } else {
+                self.by_samples(task, (from, to), false, (cause, what), out);
+            }
+        });
+    }
+
+    /// `own` is what it is if no sample says better.
+    fn by_samples(
+        &self,
+        task: Task,
+        (from, to): (Nanos, Nanos),
+        in_launch: bool,
+        own: (Cause, What),
+        out: &mut Vec<Piece>,
+    ) {
         let thread = self.t.thread(task.thread);
         sampled::by_doing(self.t, thread, (from, to), |start, end, doing| {
             let (cause, what) = match doing {
@@ -392,12 +418,10 @@ impl<'a> Engine<'a> {
                     What::Say("making a process, or copying memory that it shares with one"),
                 ),
                 // A loader that collects garbage is still late, and nobody does in a launch.
-                Doing::Collecting | Doing::Spinning if task.is_loader() || call.is_some() => {
-                    (cause, what)
-                }
+                Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
                 Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
                 Doing::Spinning => (Cause::Spin, What::Say("spinning")),
-                Doing::Own => (cause, what),
+                Doing::Own => own,
             };
             self.push(task, start, end, cause, what, out);
         });
@@ -522,6 +546,17 @@ impl<'a> Engine<'a> {
         };
         (cause, What::Stopped { how, by })
     }
+}
+
+fn to_host(t: &Timeline) -> FxHashMap<Pid, Intervals> {
+    let mut lists: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
+    for m in t.gpu().migrations() {
+        if m.kind == MigrationKind::ToHost {
+            lists.entry(m.pid).or_default().push((m.start, m.end));
+        }
+    }
+    let union = |(pid, list)| (pid, Intervals::union_of(list));
+    lists.into_iter().map(union).collect()
 }
 
 /// What a thread was asleep in, and who woke it.

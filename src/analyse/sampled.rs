@@ -114,6 +114,29 @@ fn doing(t: &Timeline, sample: &SampleMark) -> Doing {
     }
 }
 
+/// From the first to the last sample of one run that are in a yield, when there are many of them: the
+/// others in between are on the way to the next.
+#[derive(Clone, Copy, Debug)]
+struct Loop(Nanos, Nanos);
+
+impl Loop {
+    fn of(t: &Timeline, samples: &[SampleMark]) -> Option<Loop> {
+        /// One of so many samples at least.
+        const MANY: usize = 4;
+        let cpu = || samples.iter().filter(|s| s.is_cpu());
+        let mut spins = cpu().filter(|s| doing(t, s) == Doing::Spinning);
+        let first = spins.next()?.ts;
+        let (more, last) = spins.fold((0, first), |(n, _), s| (n + 1, s.ts));
+        let inside = Loop(first, last);
+        let between = cpu().filter(|s| inside.contains(s)).count();
+        ((more + 1) * MANY >= between).then_some(inside)
+    }
+
+    fn contains(self, sample: &SampleMark) -> bool {
+        self.0 <= sample.ts && sample.ts <= self.1
+    }
+}
+
 /// Divides `[from, to)` of a running thread by what it ran for: each moment is like the timer's sample
 /// next to it. Without a sample it was work of its own.
 pub(super) fn by_doing(
@@ -129,8 +152,12 @@ pub(super) fn by_doing(
     };
     let mut at = from;
     let mut last: Option<(&SampleMark, Doing)> = None;
+    let loops = Loop::of(t, samples);
     for sample in samples.iter().filter(|s| s.is_cpu()) {
-        let now = doing(t, sample);
+        let now = match doing(t, sample) {
+            Doing::Own if loops.is_some_and(|l| l.contains(sample)) => Doing::Spinning,
+            other => other,
+        };
         if let Some((before, was)) = last.filter(|l| l.1 != now) {
             let middle = Nanos(before.ts.0 + sample.ts.saturating_sub(before.ts).0 / 2);
             each(at, middle, was);

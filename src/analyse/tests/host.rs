@@ -193,6 +193,33 @@ fn a_yield_is_spinning() {
 }
 
 #[test]
+fn a_look_between_two_yields_is_spinning_and_work_is_not() {
+    let yields = |story: Story, at: i64| {
+        story
+            .event(Event::Switch(Switch {
+                ts: us(at),
+                cpu: Cpu(1),
+                prev: Tid(MAIN),
+                next: Tid(HOG),
+                state: 0,
+                syscall: Some(24),
+                flags: SwitchFlags::default(),
+                minor_faults: 0,
+                major_faults: 0,
+            }))
+            .switch(at + 500, 1, HOG, MAIN)
+    };
+    let twice = |pause: i64| {
+        total(
+            &after(yields(yields(before(), 1_000), 1_500 + pause)),
+            Cause::Spin,
+        )
+    };
+    assert_eq!(twice(80), 1_080);
+    assert_eq!(twice(200), 1_000);
+}
+
+#[test]
 fn ready_in_a_call_is_not_in_the_call() {
     let r = after(
         before()
@@ -907,6 +934,39 @@ fn a_slow_peer_is_the_network() {
             .runs(9_000, 1, MAIN),
     );
     assert_eq!(found(&r), [("host.network", 8_000)]);
+}
+
+#[test]
+fn a_host_that_touches_managed_memory_waits_for_the_device() {
+    let back = |kind| {
+        Event::Migration(Migration {
+            pid: Pid(100),
+            device: DeviceId(0),
+            kind,
+            start: us(2_000),
+            end: us(3_000),
+            bytes: 1 << 20,
+        })
+    };
+    let r = after(before().event(back(MigrationKind::ToHost)));
+    assert_eq!(found(&r), [("gpu.unified-memory", 1_000)]);
+    assert!(found(&after(before().event(back(MigrationKind::ToDevice)))).is_empty());
+    // In a fault that sleeps.
+    let r = after(
+        before()
+            .sleeps(1_000, 1, MAIN, D, None)
+            .wait(
+                MAIN,
+                (1_000, 9_000),
+                D,
+                None,
+                &["uvm_va_block_cpu_fault", "__do_fault"],
+                "",
+            )
+            .wakes_by(9_000, MAIN, IDLE, Context::HardIrq(40))
+            .runs(9_000, 1, MAIN),
+    );
+    assert_eq!(found(&r), [("gpu.unified-memory", 8_000)]);
 }
 
 #[test]

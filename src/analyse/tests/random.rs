@@ -182,6 +182,23 @@ fn gpu_event() -> impl Strategy<Value = Event> {
             seen,
         })
     });
+    let migrations = vec![
+        MigrationKind::ToHost,
+        MigrationKind::ToDevice,
+        MigrationKind::DeviceFaults,
+    ];
+    let migration = (pid(), 0..3u32, prop::sample::select(migrations), span()).prop_map(
+        |(pid, device, kind, (start, end))| {
+            Event::Migration(Migration {
+                pid,
+                device: DeviceId(device),
+                kind,
+                start,
+                end,
+                bytes: 1,
+            })
+        },
+    );
     let device = (pid(), 0..3u32, 0..3u32).prop_map(|(pid, id, uuid)| {
         Event::Device(Device {
             ts: us(0),
@@ -192,7 +209,7 @@ fn gpu_event() -> impl Strategy<Value = Event> {
         })
     });
     prop_oneof![
-        12 => op, 12 => call, 1 => sync, 1 => overhead, 1 => invalid, 1 => device,
+        12 => op, 12 => call, 1 => sync, 1 => overhead, 1 => invalid, 1 => device, 1 => migration,
     ]
 }
 

@@ -278,3 +278,85 @@ fn a_loader_that_collects_garbage_is_a_late_loader() {
     assert_eq!(total(&r, Cause::DataLoading), 8_000);
     assert_eq!(total(&r, Cause::Gc), 0);
 }
+
+/// A sample of MAIN in the kernel, by the timer.
+fn in_kernel(mut story: Story, at: i64, frames: &[&str]) -> Story {
+    let frames: Vec<NameId> = frames.iter().map(|f| story.name(f)).collect();
+    let id = StackId(u32::try_from(story.events.len()).unwrap() + 500);
+    let story = story.event(Event::Define(Define::Stack { id, frames }));
+    story.sample_with(at, MAIN, CPU, &["step (train.py:3)"], |s| s.kernel = id)
+}
+
+#[test]
+fn what_the_kernel_did_for_a_running_thread_is_in_the_sample() {
+    for (frames, cause) in [
+        (
+            &["copy_pte_range", "dup_mm", "kernel_clone"][..],
+            "host.subprocess",
+        ),
+        (&["wp_page_copy", "handle_mm_fault"], "host.subprocess"),
+        (
+            &["change_pte_range", "change_prot_numa", "task_numa_work"],
+            "host.numa-balancing",
+        ),
+        (&["shrink_node", "try_to_free_pages"], "host.reclaim"),
+        (
+            &["page_cache_ra_unbounded", "filemap_fault", "do_fault"],
+            "host.page-fault",
+        ),
+        (&["do_sched_yield"], "host.spin"),
+        // Memory that is touched for the first time, and a file that is in memory, are no faults to tell.
+        (
+            &["clear_page", "do_anonymous_page", "handle_mm_fault"],
+            "host.compute",
+        ),
+        (
+            &["next_uptodate_folio", "filemap_map_pages", "do_fault"],
+            "host.compute",
+        ),
+        (&["copy_page_to_iter", "filemap_read"], "host.compute"),
+        // A read into memory that is new.
+        (
+            &["do_anonymous_page", "exc_page_fault", "filemap_read"],
+            "host.compute",
+        ),
+    ] {
+        let story = in_kernel(before(), 1_000, &["do_syscall_64"]);
+        let story = in_kernel(in_kernel(story, 3_000, frames), 5_000, frames);
+        let r = after(in_kernel(story, 7_000, &["do_syscall_64"]));
+        let part = longest(&r)
+            .parts
+            .iter()
+            .find(|p| p.end > us(3_000))
+            .unwrap();
+        assert_eq!(part.cause.id(), cause, "{frames:?}");
+        if cause != "host.compute" {
+            assert_eq!((part.start, part.end), (us(2_000), us(6_000)));
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_yields_is_seen_in_some_of_its_samples() {
+    let seen = |every: i64| {
+        let mut story = before();
+        for i in 0..16 {
+            let yields: &[&str] = if i % every == 0 {
+                &["do_sched_yield"]
+            } else {
+                &[]
+            };
+            story = in_kernel(story, 1_000 + i * 500, yields);
+        }
+        total(&after(story), Cause::Spin)
+    };
+    assert!(seen(3) > 7_000, "{}", seen(3));
+    // Now and then is no loop.
+    assert!(seen(8) < 2_000, "{}", seen(8));
+}
+
+#[test]
+fn a_function_that_spins_by_name_spins() {
+    let r = after(before().sample(3_000, MAIN, CPU, &["/opt/a.so:spin_until_ready"]));
+    assert_eq!(total(&r, Cause::Spin), 9_890);
+}
