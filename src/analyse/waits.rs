@@ -17,6 +17,8 @@ pub(super) enum Wait {
     /// In NVIDIA's driver, not on a lock.
     Driver,
     PageFault,
+    /// A page of managed memory that was on a device.
+    ManagedMemory,
     DiskRead,
     DiskWrite,
     /// A peer at a connected socket.
@@ -43,6 +45,7 @@ impl Wait {
             Wait::KernelLock => "kernel lock",
             Wait::Driver => "NVIDIA driver",
             Wait::PageFault => "page fault",
+            Wait::ManagedMemory => "managed memory",
             Wait::DiskRead => "disk read",
             Wait::DiskWrite => "disk write",
             Wait::Network => "network",
@@ -89,7 +92,7 @@ impl Object {
 }
 
 /// Bits of the raw `task->__state`.
-const INTERRUPTIBLE: u16 = 0x1;
+pub(super) const INTERRUPTIBLE: u16 = 0x1;
 const UNINTERRUPTIBLE: u16 = 0x2;
 const STOPPED: u16 = 0x4;
 const TRACED: u16 = 0x8;
@@ -115,6 +118,9 @@ pub(super) fn classify(sleep: &Sleep, group: Option<Group>, object: Object, stac
         || (stack.has(Traits::FAULT) && stack.has(Traits::IO) && !stack.has(Traits::SWAP));
     if stack.has(Traits::RECLAIM) || (sleep.flags.has(SwitchFlags::MEMSTALL) && !file_io) {
         return Wait::Reclaim;
+    }
+    if group.is_none() && stack.has(Traits::FAULT) && stack.has(Traits::DRIVER) {
+        return Wait::ManagedMemory;
     }
     if stack.has(Traits::KERNEL_LOCK) && !stack.has(Traits::FUTEX) {
         return Wait::KernelLock;
