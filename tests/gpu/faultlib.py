@@ -97,10 +97,10 @@ class Note:
         self.step, self.lines = 0, []
 
     def add(self, start, end, ns=None, queued=0, cause=None):
-        if end <= start or ns is not None and ns <= 0:
+        if end <= start:
             return
         line = {"case": self.case.name, "cause": cause or self.case.cause, "step": self.step, "start_ns": start, "end_ns": end,
-                "ns": end - start if ns is None else ns, "queued_ns": queued, "device": self.device}
+                "ns": end - start if ns is None else max(ns, 0), "queued_ns": queued, "device": self.device}
         if self.case.besides:
             line["besides"] = self.case.besides
         self.lines.append(line)

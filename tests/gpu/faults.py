@@ -365,7 +365,7 @@ def collect(run):
     del live
 
 
-@case("gc-frozen", "gc-frozen", "host.gc", ONLY)
+@case("gc-frozen", "frozen", "host.gc", ONLY)
 def collect_frozen(run):
     """What lives is frozen after the warm-up: a collection takes no time. In a process of its own, or others' heaps were
     frozen as well."""
@@ -766,24 +766,29 @@ def throttled(run):
 @case("reclaim", "cgroup", "host.reclaim")
 def reclaim(run):
     """The group's memory is full of file pages, and the dispatcher needs some."""
-    limit = cgroup_file(run, "memory.high")
-    current = cgroup_file(run, "memory.current")
-    file = run.file(256 << 20)
+    limit, current, pressure = (cgroup_file(run, "memory." + name) for name in ("high", "current", "pressure"))
+    size = 64 << 20
+    file = run.file(4 * size)
+
+    def stalled():
+        """How long the group's threads have waited for memory, in ns."""
+        return int(os.pread(pressure, 200, 0).split(b"total=")[1].split()[0]) * 1000
 
     def fault(note):
-        for at in range(0, 256 << 20, 1 << 20):
+        for at in range(0, 4 * size, 1 << 20):
             os.pread(file, 1 << 20, at)
         # All that it needs from here on must be taken from somewhere.
         os.pwrite(limit, b"%d" % int(os.pread(current, 64, 0)), 0)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         try:
-            with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-                clocks = Clocks()
-                for at in range(0, 64 << 20, 4096):
-                    memory[at] = 1
-                start, end, ns, queued = clocks.ran()
+            address, before = ctypes.addressof(ctypes.c_char.from_buffer(memory)), stalled()
+            start = now()
+            ctypes.memset(address, 1, size)
+            end = now()
+            note.add(start, end, min(stalled() - before, end - start))
         finally:
             os.pwrite(limit, b"max", 0)
-        note.add(start, end, ns, queued)
+            memory.close()
 
     yield fault
     os.close(file)
@@ -793,7 +798,7 @@ def cgroup_file(run, name):
     if not run.options.cgroup:
         raise Skip("no cgroup")
     try:
-        return os.open(f"{run.options.cgroup}/{name}", os.O_RDWR if name != "memory.current" else os.O_RDONLY)
+        return os.open(f"{run.options.cgroup}/{name}", os.O_RDONLY if name == "memory.current" else os.O_RDWR)
     except OSError as error:
         raise Skip(f"cgroup: {error}") from error
 
@@ -895,7 +900,7 @@ def engine(run, note):
 def accept(run, note):
     """A server that waits for the next connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        say_port(run, listener)
+        say_port(run, "accept", listener)
         for step in range(run.gaps + 3):
             clocks = Clocks()
             connection, _ = listener.accept()
@@ -914,7 +919,7 @@ def accept(run, note):
 def request(run, note):
     """A server that waits for the next request of a connection, by epoll."""
     with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as poller:
-        say_port(run, listener)
+        say_port(run, "request", listener)
         connection, _ = listener.accept()
         poller.register(listener, select.EPOLLIN)
         poller.register(connection, select.EPOLLIN)
@@ -932,9 +937,9 @@ def request(run, note):
         connection.close()
 
 
-def say_port(run, listener):
+def say_port(run, kind, listener):
     with open(run.options.port + ".new", "w") as file:
-        file.write(str(listener.getsockname()[1]))
+        file.write(f"{kind} {listener.getsockname()[1]}")
     os.rename(run.options.port + ".new", run.options.port)
 
 
@@ -1031,8 +1036,9 @@ def busy_event_wait(run):
             run.gpu.spin(5 * MS)
             done.record(other)
         torch.cuda.current_stream().wait_event(done)
-        run.gpu.spin(200 * US)
-        note.add(start, now() + 4 * MS)
+        run.gpu.spin(20 * MS)
+        done.synchronize()
+        note.add(start, now())
 
     yield fault
 
@@ -1044,13 +1050,17 @@ def busy_copy(run):
     large = torch.ones(128 << 20, dtype=torch.uint8).pin_memory()
     small = torch.ones(1 << 10, dtype=torch.uint8).pin_memory()
     there, here, other = torch.empty_like(large, device="cuda"), torch.empty_like(small, device="cuda"), torch.cuda.Stream()
+    done = torch.cuda.Event()
 
     def fault(note):
         start = now()
         with torch.cuda.stream(other):
             there.copy_(large, non_blocking=True)
         here.copy_(small, non_blocking=True)
-        note.add(start, now() + 2 * MS)
+        done.record()
+        run.gpu.spin(20 * MS)
+        done.synchronize()
+        note.add(start, now())
 
     yield fault
 
@@ -1064,7 +1074,7 @@ def busy_kernel(run):
         start = now()
         run.gpu.spin(10 * MS)
         run.gpu.record(event)
-        run.gpu.spin(10 * MS)
+        run.gpu.spin(20 * MS)
         run.gpu.wait(event)
         note.add(start, now())
 

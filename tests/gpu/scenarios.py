@@ -7,13 +7,15 @@ GDIAG names the binary (default: target/release/gdiag). Needs root, a GPU, gcc, 
 cuda not: then a simulated GPU does, too). Cases are in faults.py; those of a group share a process, a recording and
 its order of faults, and their twins, which must make no gap of that cause, another.
 
-Writes to $OUT (or target/gpu) for each recording NAME.report.json, NAME.report.txt and NAME.truth.jsonl; scenarios.log
-with every command and all it said; scenarios.json; and golden/GROUP.data, recordings of a few faults. Prints a line for
-each case as it goes, and a table last. --score names a program that reads such a folder and prints its own.
-What cannot be done is skipped, and said. The exit status is 1 when a recording failed.
+Writes to $OUT (or target/gpu): scenarios.tar.gz with each recording's NAME.report.json, NAME.report.txt and
+NAME.truth.jsonl; golden.tar, recordings of one or two faults a case; scenarios.json; and scenarios.log with every command
+and all it said. Prints a line for each case as it goes, and a table last. --score names a program that reads a folder of
+reports and truths and prints its own (the example `score`). What cannot be done is skipped, and said. The exit status is
+1 when a recording failed.
 """
 
 import argparse
+import bisect
 import collections
 import json
 import os
@@ -23,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -34,7 +37,7 @@ FAULTS = [sys.executable, os.path.join(toolkit.HERE, "faults.py")]
 
 # Groups in the order of their worth, should the time run out; a recording's longest time in seconds.
 GROUPS = {"host": 70, "cpu": 45, "engine": 45, "loader": 60, "server": 40, "cgroup": 60, "managed": 35, "shared": 40, "slow": 60,
-          "network": 35, "devices": 40, "queue": 40, "gc-frozen": 40}
+          "network": 35, "devices": 40, "queue": 40, "frozen": 40}
 FAILED = "FAILED"
 
 
@@ -148,20 +151,18 @@ def far_peer(outside, tmp):
 
 
 def be_client(port_file, requests):
-    """For the group `server`: new connections, then requests on one connection."""
-    for kind in ("accept", "request"):
-        deadline = time.monotonic() + 60
-        while not os.path.exists(port_file):
-            if time.monotonic() > deadline:
-                sys.exit("client: no server")
+    """For the group `server`: a connection for each request, or one for all. Ended by whoever started it."""
+    while True:
+        if not os.path.exists(port_file):
             time.sleep(0.01)
-        port = int(read(port_file))
+            continue
+        kind, port = read(port_file).split()
         os.unlink(port_file)
         connection = None
         for _ in range(requests + 3):
             time.sleep(0.012)
             if connection is None:
-                connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+                connection = socket.create_connection(("127.0.0.1", int(port)), timeout=20)
             connection.sendall(b"go\n")
             connection.recv(100)
             if kind == "accept":
@@ -173,9 +174,10 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.out = toolkit.out_dir()
-        self.golden_dir = self.out + "/golden"
-        os.makedirs(self.golden_dir, exist_ok=True)
         self.tmp = tempfile.mkdtemp(prefix="scenarios-")
+        self.results, self.golden_dir = self.tmp + "/results", self.tmp + "/golden"
+        os.mkdir(self.results)
+        os.mkdir(self.golden_dir)
         self.log = open(self.out + "/scenarios.log", "w")
         self.begin = time.monotonic()
         self.rows, self.notes = [], []
@@ -223,51 +225,49 @@ class Bench:
         return 124
 
     def prepare(self, group, gaps, outside):
-        """Arguments of faults.py, and files with more truth."""
+        """Arguments of faults.py, and a process that writes the truth instead, with its file."""
         if group == "cpu":
             gang = self.tmp + "/gang"
             write(gang, "")
             for _ in range(3):
                 outside.start(*FAULTS, "--be-hog", gang, "--lib", self.lib)
-            return ["--gang", gang], []
+            return ["--gang", gang], None
         if group == "engine":
             fifo, truth = self.tmp + "/fifo", self.tmp + "/engine.jsonl"
             for path in (fifo, truth):
                 if os.path.exists(path):
                     os.unlink(path)
             os.mkfifo(fifo)
-            outside.start(*FAULTS, "--be-engine", fifo, "--truth", truth, "--gaps", gaps)
-            return ["--fifo", fifo], [truth]
+            engine = outside.start(*FAULTS, "--be-engine", fifo, "--truth", truth, "--gaps", gaps)
+            return ["--fifo", fifo], (engine, truth)
         if group == "server":
             port = self.tmp + "/port"
             outside.start(sys.executable, os.path.abspath(__file__), "--be-client", port, "--gaps", gaps)
-            return ["--port", port], []
+            return ["--port", port], None
         if group == "cgroup":
-            return ["--cgroup", Cgroup(outside).path], []
+            return ["--cgroup", Cgroup(outside).path], None
         if group == "network":
-            return ["--peer", far_peer(outside, self.tmp)], []
+            return ["--peer", far_peer(outside, self.tmp)], None
         if group == "shared":
             ready = self.tmp + "/neighbour"
             wait_for(ready, outside.start(*FAULTS, "--be-neighbour", ready), 20)
-            return [], []
-        return [], []
+            return [], None
+        return [], None
 
     def record(self, group, twin, gaps, data, truth):
         """Status, what became of the cases, and what gdiag said."""
         outside = Outside(self)
         try:
-            more, truths = self.prepare(group, gaps, outside)
+            more, writer = self.prepare(group, gaps, outside)
             flags = ["--unified-memory"] if group == "managed" and self.managed else []
             command = [GDIAG, "record", "-o", data, *flags, "--", *FAULTS, group, "--lib", self.lib, "--truth", truth, "--gaps", str(gaps),
                        "--driver", self.args.driver, "--scratch", self.args.scratch, *more]
             command += ["--twin"] if twin else []
             command += ["--only", self.args.only] if self.args.only else []
             status, stdout, stderr = self.run(command, min(GROUPS[group], max(self.left(), 10)))
-            for path in truths:
-                time.sleep(0.3)  # the engine writes when its last step is out
-                if os.path.exists(path):
-                    with open(truth, "a") as file:
-                        file.write(read(path))
+            if writer and status == 0:
+                writer[0].wait(5)
+                shutil.copy(writer[1], truth)
         finally:
             outside.close()
         fates = {}
@@ -277,12 +277,12 @@ class Bench:
         return status, fates, stderr
 
     def scenario(self, group, twin):
-        name = group + ("-twin" if twin else "")
+        name = f"{self.args.driver}-{group}{'-twin' if twin else ''}"
         if self.left() < 25:
             return self.skip(name, f"{self.left():.0f} s are left")
         gaps = 3 if self.args.quick else self.args.gaps
         t0 = time.monotonic()
-        data, truth = f"{self.tmp}/{name}.data", f"{self.out}/{name}.truth.jsonl"
+        data, truth = f"{self.tmp}/{name}.data", f"{self.results}/{name}.truth.jsonl"
         write(truth, "")
         try:
             status, fates, stderr = self.record(group, twin, gaps, data, truth)
@@ -294,31 +294,35 @@ class Bench:
                 self.notes.append(f"{name}: {case} {fate}")
         if status:
             self.fail(name, f"status {status}: {stderr.strip()[-300:]}")
-        if not os.path.exists(data):
+        if not os.path.exists(data) or "ran" not in fates.values():
             return None
         took = time.monotonic() - t0
         report = self.report(name, data)
         say(f"== {name}: {took:.0f} s, {os.path.getsize(data) / 1e6:.1f} MB, {self.left():.0f} s left")
-        if report:
-            for warning in (report.get("quality") or {}).get("warnings") or []:
-                say(f"  warning: {warning}")
-            for row in compare(report, [json.loads(line) for line in read(truth).splitlines()]):
-                row.update(recording=name, twin=twin)
-                self.rows.append(row)
-                say("  " + shown(row))
+        for warning in (report.get("quality") or {}).get("warnings") or []:
+            say(f"  warning: {warning}")
+        for row in compare(report, [json.loads(line) for line in read(truth).splitlines()]):
+            row.update(recording=name, twin=twin)
+            self.rows.append(row)
+            say("  " + shown(row))
         return data
 
     def report(self, name, data):
+        """The report, which is kept when it says anything of idle time."""
         limit = max(self.left(), 20)
-        status, text, stderr = self.run([GDIAG, "report", "-i", data], limit)
-        write(f"{self.out}/{name}.report.txt", text + stderr)
+        _, text, stderr = self.run([GDIAG, "report", "-i", data], limit)
+        write(f"{self.results}/{name}.report.txt", text + stderr)
         status, text, stderr = self.run([GDIAG, "report", "-i", data, "--json", "--gaps", "all", "--min-gap", "10us"], limit)
-        write(f"{self.out}/{name}.report.json", text)
         try:
-            return json.loads(text)
+            report = json.loads(text)
         except ValueError:
             self.fail(name, f"no report: status {status}, {stderr.strip()[-300:]}")
-            return None
+            return {}
+        if any(gpu.get("idle_ns") for gpu in report.get("gpus") or []):
+            write(f"{self.results}/{name}.report.json", text)
+        else:
+            self.fail(name, "the report has no idle time")
+        return report
 
     def golden(self, group):
         """A recording of two faults each, to be kept if it is small."""
@@ -336,6 +340,14 @@ class Bench:
         say(f"golden-{group}: {os.path.getsize(data)} bytes")
         return None
 
+    def keep(self):
+        with open(self.out + "/scenarios.json", "w") as file:
+            json.dump({"rows": self.rows, "notes": self.notes}, file, indent=1)
+        for folder, archive, kind in ((self.results, "scenarios.tar.gz", "w:gz"), (self.golden_dir, "golden.tar", "w")):
+            with tarfile.open(f"{self.out}/{archive}", kind) as tar:
+                for name in sorted(os.listdir(folder)):
+                    tar.add(f"{folder}/{name}", name)
+
     def skip(self, name, why):
         say(f"== {name}: skipped: {why}")
         self.notes.append(f"{name}: skipped: {why}")
@@ -347,15 +359,20 @@ class Bench:
 
 def compare(report, truth):
     """A row for each case: the idle time within its faults, by cause. What its thread computed in a fault that is a wait
-    is no part of it."""
+    is no part of it, nor what gdiag and foreign programs took."""
     rows, seen = {}, {}
-    gpus = report.get("gpus") or []
+    gpus = [sorted((part for gap in gpu.get("gaps") or [] for part in gap["parts"]), key=lambda part: part["start_ns"]) for gpu in report.get("gpus") or []]
+    starts = [[part["start_ns"] for part in parts] for parts in gpus]
     for line in truth:
         row = rows.setdefault(line["case"], {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
                                              "wrong": collections.Counter()})
         steps = seen.setdefault(line["case"], set())
         row["truth"] += line["ns"]
-        parts = [p for p in parts_of(gpus, line["device"]) if p["start_ns"] < line["end_ns"] and p["end_ns"] > line["start_ns"]]
+        parts = []
+        if line["device"] < len(gpus):
+            here = starts[line["device"]]
+            first, last = (bisect.bisect_left(here, line[key]) for key in ("start_ns", "end_ns"))
+            parts = [part for part in gpus[line["device"]][max(first - 1, 0):last] if part["end_ns"] > line["start_ns"]]
         allowance = {"host.compute": line["end_ns"] - line["start_ns"] - line["ns"] - line["queued_ns"],
                      "host.preempted": line["queued_ns"], "host.oversubscribed": line["queued_ns"]}
         idle = 0
@@ -363,7 +380,7 @@ def compare(report, truth):
             ns = min(part["end_ns"], line["end_ns"]) - max(part["start_ns"], line["start_ns"])
             if part["cause"] == line["cause"]:
                 row["right"] += ns
-            elif part["cause"] in line.get("besides", []):
+            elif part["cause"] in line.get("besides", []) or ambient(part):
                 continue
             else:
                 own = min(ns, max(allowance.get(part["cause"], 0), 0))
@@ -379,18 +396,9 @@ def compare(report, truth):
     return rows.values()
 
 
-_sorted = {}
-
-
-def parts_of(gpus, device):
-    """All parts of the gaps of a device."""
-    if device >= len(gpus):
-        return []
-    gaps = gpus[device].get("gaps") or []
-    if id(gaps) not in _sorted:
-        _sorted.clear()
-        _sorted[id(gaps)] = [part for gap in gaps for part in gap["parts"]]
-    return _sorted[id(gaps)]
+def ambient(part):
+    who = part["what"].split(" (")[0]
+    return part["cause"] == "host.preempted" and who != "hog" or part["cause"] == "host.observer" and who.startswith("gdiag")
 
 
 def shown(row):
@@ -409,6 +417,16 @@ def facts(driver):
             say(f"{path}: {read(path).strip()[:200]}")
         except OSError as error:
             say(f"{path}: {error}")
+    if driver == "torch":
+        for command in (["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                        # Also so that no recording waits for a cold disk.
+                        [sys.executable, "-c", "import torch; print(torch.__version__, torch.zeros(1, device='cuda').device)"]):
+            t0 = time.monotonic()
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                say(f"{command[0]}: {done.stdout.strip() or done.stderr.strip()[-300:]} ({time.monotonic() - t0:.1f} s)")
+            except (OSError, subprocess.SubprocessError) as error:
+                say(f"{command[0]}: {error}")
     say(f"driver: {driver}; {GDIAG}")
 
 
@@ -459,8 +477,7 @@ def main():
                 except Exception as error:
                     bench.fail(f"golden-{group}", repr(error))
 
-    with open(bench.out + "/scenarios.json", "w") as file:
-        json.dump({"rows": bench.rows, "notes": bench.notes}, file, indent=1)
+    bench.keep()
     say("\nFaults: idle time within them, the share with the right cause, and wrong causes")
     for row in bench.rows:
         if not row["twin"]:
@@ -474,7 +491,7 @@ def main():
     for note in bench.notes:
         say(note)
     if args.score:
-        status, stdout, stderr = bench.run([args.score, bench.out], 60)
+        status, stdout, stderr = bench.run([args.score, bench.results], 60)
         say(stdout[-9000:], stderr[-1000:], f"(score: status {status})")
     shutil.rmtree(bench.tmp, ignore_errors=True)
     sys.exit(1 if any(FAILED in note for note in bench.notes) else 0)
