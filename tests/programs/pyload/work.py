@@ -1,0 +1,82 @@
+"""What the host is busy with: garbage, tokens, images. Pure Python, as long as it is not said otherwise."""
+
+import gc
+import zlib
+
+from load import Clocks, MS, now
+
+
+class Heap:
+    """So many live objects that one collection takes at least `ms`."""
+
+    def __init__(self, ms):
+        self.requests = []
+        while self._fastest() < ms * MS:
+            self.requests.extend(Request(len(self.requests)) for _ in range(20000))
+
+    @staticmethod
+    def _fastest():
+        times = []
+        for _ in range(2):
+            start = now()
+            gc.collect()
+            times.append(now() - start)
+        return min(times)
+
+
+class Request:
+    """What a server keeps of a request: some containers."""
+
+    def __init__(self, number):
+        self.tokens = [number]
+        self.block = {"number": number, "owner": self}
+
+
+def collect_garbage():
+    """A full collection; returns its span."""
+    clocks = Clocks()
+    gc.collect()
+    return clocks.ran()
+
+
+class Detokenizer:
+    """Turns tokens into text, in Python, as incremental detokenisers do."""
+
+    def __init__(self):
+        self.pieces = ["▁%x" % (n * 2654435761 % 4294967296) for n in range(4096)]
+
+    def detokenize(self, ns):
+        """For so long; returns its span."""
+        clocks = Clocks()
+        text, until, position = [], clocks.at + ns, 0
+        while now() < until:
+            for token in range(position, position + 100):
+                piece = self.pieces[token * 7919 % 4096]
+                if piece.startswith("▁"):
+                    text.append(" " + piece[1:])
+            position += 100
+        "".join(text)
+        return clocks.ran()
+
+
+class Image:
+    """A picture in a packed form, whose decoding takes time in zlib (without the interpreter lock) and in Python."""
+
+    WIDTH = 512
+
+    def __init__(self):
+        rows = bytes((x * y) & 255 for y in range(64) for x in range(self.WIDTH))
+        self.packed = zlib.compress(rows)
+
+    def decode(self, ns):
+        """For so long; returns the pixels of the last row and the span."""
+        clocks = Clocks()
+        until = clocks.at + ns
+        while now() < until:
+            rows = zlib.decompress(self.packed)
+            left = 0
+            pixels = bytearray(self.WIDTH)
+            for x, value in enumerate(rows[: self.WIDTH]):
+                left = (left + value) & 255
+                pixels[x] = left
+        return pixels, clocks.ran()
