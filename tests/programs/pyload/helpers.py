@@ -94,3 +94,27 @@ def child(name, serve, *arguments):
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def elsewhere(name, prepare):
+    """The life of a twin whose fault is in another process, which nobody waits for. `prepare` is called there, and
+    returns a function that returns a span."""
+    noted = []
+
+    def serve(channel):
+        work, spans = prepare(), []
+        channel.send("ready")
+        while channel.receive() == "work":
+            spans.append(work())
+        channel.send(spans)
+
+    def fault(truth):
+        helper.ask("work")
+        noted.append((truth, truth.step))
+
+    with Helper(name, serve) as helper:
+        helper.answer()
+        yield fault
+        helper.ask("spans")
+        for (truth, truth.step), span in zip(noted, helper.answer()):
+            truth.add(span)

@@ -6,44 +6,23 @@ import select
 import subprocess
 import time
 
-from helpers import Helper
+from helpers import elsewhere
 from load import AHEAD, OWN, Clocks, case, now
-from work import Detokenizer, Heap, collect_garbage
+from work import Detokenizer, heap_collector
 
 
 @case("gc", "host.gc", OWN)
 def gc_(run):
     """A collection of a big heap on the dispatcher; the twin's is in another process."""
     if run.twin:
-        noted = []
-
-        def elsewhere(truth):
-            collector.ask("collect")
-            noted.append((truth, truth.step))
-
-        with Helper("collector", collect_in_helper) as collector:
-            collector.answer()
-            yield elsewhere
-            collector.ask("spans")
-            for (truth, truth.step), span in zip(noted, collector.answer()):
-                truth.add(span)
+        yield from elsewhere("collector", heap_collector)
         return
-    heap = Heap(24)
+    collect = heap_collector()
 
     def fault(truth):
-        truth.add(collect_garbage())
+        truth.add(collect())
 
     yield fault
-    del heap
-
-
-def collect_in_helper(channel):
-    heap, spans = Heap(24), []
-    channel.send("ready")
-    while channel.receive() == "collect":
-        spans.append(collect_garbage())
-    channel.send(spans)
-    del heap
 
 
 @case("compute", "host.compute", AHEAD)

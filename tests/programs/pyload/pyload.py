@@ -22,8 +22,12 @@ import sys
 import warnings
 
 import load
-import on_main  # noqa: F401, its cases
 import outside
+
+# Their cases.
+import on_disk  # noqa: F401
+import on_main  # noqa: F401
+import on_threads  # noqa: F401
 
 
 def options():

@@ -32,11 +32,18 @@ class Request:
         self.block = {"number": number, "owner": self}
 
 
-def collect_garbage():
-    """A full collection; returns its span."""
-    clocks = Clocks()
-    gc.collect()
-    return clocks.ran()
+def heap_collector():
+    """A function that collects a big heap, and returns the span of it."""
+    heap = Heap(24)
+
+    def collect():
+        clocks = Clocks()
+        gc.collect()
+        span = clocks.ran()
+        assert heap.requests
+        return span
+
+    return collect
 
 
 class Detokenizer:
