@@ -83,11 +83,12 @@ class Helper:
 
 
 def child(name, serve, *arguments):
-    """The rest of the life of a forked process."""
+    """The rest of the life of a forked process; without a name it is called what its parent is."""
     status = 1
     try:
         follow_parent()
-        set_name(name)
+        if name:
+            set_name(name)
         serve(*arguments)
         status = 0
     except BaseException:

@@ -28,6 +28,7 @@ import outside
 import on_disk  # noqa: F401
 import on_main  # noqa: F401
 import on_threads  # noqa: F401
+import peers  # noqa: F401
 
 
 def options():
