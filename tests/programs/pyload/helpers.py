@@ -5,7 +5,7 @@ import os
 import socket
 import traceback
 
-from load import follow_parent, set_name
+from load import Span, follow_parent, set_name
 
 
 class Channel:
@@ -118,4 +118,4 @@ def elsewhere(name, prepare):
         yield fault
         helper.ask("spans")
         for (truth, truth.step), span in zip(noted, helper.answer()):
-            truth.add(span)
+            truth.add(Span(*span))

@@ -14,6 +14,7 @@ import random
 import tempfile
 import threading
 import time
+from typing import NamedTuple
 
 from gpu import Gpu
 
@@ -107,19 +108,22 @@ class Clocks:
         return Span(self.at, end, max(end - self.at - cpu - queued, 0), queued)
 
 
-class Span(tuple):
-    """(start, end, ns, queued): in effect for `ns`; for `queued` its thread was runnable, without a CPU."""
+class Span(NamedTuple):
+    """When a fault was in effect: for `ns` of that time. For `queued` its thread was runnable, without a CPU."""
 
-    def __new__(cls, start, end, ns=None, queued=0):
-        return tuple.__new__(cls, (start, end, end - start if ns is None else ns, queued))
+    start: int
+    end: int
+    ns: int
+    queued: int
+
+    @classmethod
+    def whole(cls, start, end):
+        return cls(start, end, end - start, 0)
 
     def within(self, start, end):
-        """What of it is in that time, or None."""
-        first, last = max(self[0], start), min(self[1], end)
-        if first >= last:
-            return None
-        lost = (self[1] - self[0]) - (last - first)
-        return Span(first, last, min(max(self[2] - lost, 0), last - first), self[3])
+        """What of it is in that time, with as much effect as it can have had. None of it: without effect."""
+        first, last = max(self.start, start), min(self.end, end)
+        return Span(first, last, min(self.ns, last - first), self.queued)
 
 
 class Truth:
@@ -131,20 +135,17 @@ class Truth:
         self.lines = []
 
     def add(self, span, cause=None):
-        """`span`: as of Clocks, or (start, end). One without effect is none."""
-        start, end, ns, queued = Span(*span)
-        if ns <= 0 or end <= start:
+        """A span without effect is none."""
+        if span.ns <= 0 or span.end <= span.start:
             return
         line = {"case": self.case.name, "cause": cause or self.case.cause, "step": self.step}
-        line.update(start_ns=start, end_ns=end, ns=ns, queued_ns=queued)
+        line.update(start_ns=span.start, end_ns=span.end, ns=span.ns, queued_ns=span.queued)
         self.lines.append(line)
 
     def add_within(self, spans, start, end, cause=None):
-        """Those parts of a helper's spans that somebody waited for."""
+        """Those parts of a helper's spans that somebody waited for; they may have come as lists."""
         for span in spans:
-            cut = Span(*span).within(start, end)
-            if cut:
-                self.add(cut, cause)
+            self.add(Span(*span).within(start, end), cause)
 
 
 class Steps:

@@ -10,7 +10,7 @@ import threading
 import time
 
 from helpers import elsewhere
-from load import AHEAD, MS, OWN, Clocks, case, now
+from load import AHEAD, MS, OWN, Clocks, Span, case, now
 from on_disk import ColdFile
 from work import Detokenizer
 
@@ -106,7 +106,7 @@ def gil_in_c(run, prepare):
             # Woken at once, this thread then waits for the interpreter lock.
             held.acquire()
             span = clocks.ran()
-            truth.add_within([span], holder.done.get(), span[1])
+            truth.add_within([span], holder.done.get(), span.end)
 
         yield fault
 
@@ -157,7 +157,7 @@ def gil_python(run):
                     # Without a sleep it was preempted.
                     slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
                     if slept > sleeps:
-                        truth.add((last, at))
+                        truth.add(Span.whole(last, at))
                     sleeps = slept
                 last = at
             other.done.get()
@@ -190,7 +190,7 @@ def lock_held(run, body):
             wanted.release()
             with lock:
                 pass
-            truth.add((start, holder.done.get()))
+            truth.add(Span.whole(start, holder.done.get()))
 
         yield fault
 

@@ -25,6 +25,7 @@ import load
 import outside
 
 # Their cases.
+import loaders  # noqa: F401
 import on_disk  # noqa: F401
 import on_main  # noqa: F401
 import on_threads  # noqa: F401
