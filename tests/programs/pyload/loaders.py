@@ -99,19 +99,21 @@ class Loader:
         return (self.pinned or self.batches).get()
 
 
-def loading(run, loader, ms=14):
-    """The first batches are asked for here, and then one for each that came."""
+def loading(run, loader, ms=18):
+    """The first batches are asked for here, and then one for each that came. A step takes one of each worker: they
+    finish together."""
     with loader:
         for _ in loader.workers:
             loader.ask(run.length(ms))
 
         def fault(truth):
-            start = now()
-            data, spans = next(loader)
-            end = now()
-            loader.ask(run.length(ms))
-            assert data
-            truth.add_within(spans, start, end)
+            for _ in loader.workers:
+                start = now()
+                data, spans = next(loader)
+                end = now()
+                loader.ask(run.length(ms))
+                assert data
+                truth.add_within(spans, start, end)
 
         yield fault
         for _ in loader.workers:
@@ -133,7 +135,7 @@ def loader_spawn(run):
 @case("loader-two", "host.data-loading", AHEAD)
 def loader_two(run):
     """As `loader`, with two workers."""
-    yield from loading(run, Loader(Images(), workers=2), 28)
+    yield from loading(run, Loader(Images(), workers=2))
 
 
 @case("loader-pin", "host.data-loading", AHEAD)

@@ -25,11 +25,13 @@ import load
 import outside
 
 # Their cases.
+import engines  # noqa: F401
 import loaders  # noqa: F401
 import on_disk  # noqa: F401
 import on_main  # noqa: F401
 import on_threads  # noqa: F401
 import peers  # noqa: F401
+import server  # noqa: F401
 
 
 def options():
