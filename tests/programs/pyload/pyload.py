@@ -27,6 +27,8 @@ import outside
 # Their cases.
 import engines  # noqa: F401
 import loaders  # noqa: F401
+import mixed  # noqa: F401
+import on_device  # noqa: F401
 import on_disk  # noqa: F401
 import on_main  # noqa: F401
 import on_threads  # noqa: F401
