@@ -46,15 +46,18 @@ def pipe_pair():
     )
 
 
+def tcp_channel(connection):
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Channel(connection)
+
+
 def tcp_pair():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
         here = socket.create_connection(listener.getsockname())
         there, _ = listener.accept()
-    for end in (here, there):
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Channel(here), Channel(there)
+    return tcp_channel(here), tcp_channel(there)
 
 
 class Helper:

@@ -26,9 +26,12 @@ now = time.monotonic_ns
 # A collection that is not a fault would be wrong in every truth. Those that are faults are asked for.
 gc.disable()
 
-# Twins: the device has its steps queued ahead, or the case itself knows how to make the same calls without a gap.
+# Twins. The device has its steps queued ahead; the case may move its fault elsewhere, too:
 AHEAD = "ahead"
-OWN = "own"
+# The case itself makes the same calls, and the device is never idle:
+BUSY = "busy"
+# The case leaves out what makes the calls slow, but not the calls:
+QUICK = "quick"
 
 CASES = {}
 
@@ -50,6 +53,7 @@ class Case:
             "case": self.name,
             "cause": self.cause,
             "twin": self.twin is not None,
+            "twin_idle": self.twin == QUICK,
             "device": self.cause.startswith("gpu."),
             "outside": self.outside,
             "env": self.env,

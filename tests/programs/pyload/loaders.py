@@ -95,29 +95,49 @@ class Loader:
         self.indices[self.turn % len(self.indices)].put(ns)
         self.turn += 1
 
-    def __next__(self):
+    def take(self):
         return (self.pinned or self.batches).get()
 
 
-def loading(run, loader, ms=18):
-    """The first batches are asked for here, and then one for each that came. A step takes one of each worker: they
-    finish together."""
+class Ahead:
+    """Of each step, one batch of each worker: they finish together. The next ones are asked for at once, but in a twin,
+    where they would be there long before the next fault, only when they are wanted."""
+
+    def __init__(self, run, ask, take, workers=1):
+        self.run, self.ask, self.take, self.workers = run, ask, take, workers
+        # Starting may take longer than what a twin has queued.
+        self._ask()
+        for _ in range(workers):
+            take()
+        if not run.twin:
+            self._ask()
+
+    def _ask(self):
+        for _ in range(self.workers):
+            self.ask(self.run.length(18))
+
+    def __call__(self, truth, cause=None):
+        if self.run.twin:
+            self._ask()
+        for _ in range(self.workers):
+            start = now()
+            data, spans = self.take()
+            truth.add_within(spans, start, now(), cause)
+            assert data
+        if not self.run.twin:
+            self._ask()
+
+    def finish(self):
+        if not self.run.twin:
+            for _ in range(self.workers):
+                self.take()
+
+
+def loading(run, loader):
     with loader:
-        for _ in loader.workers:
-            loader.ask(run.length(ms))
-
-        def fault(truth):
-            for _ in loader.workers:
-                start = now()
-                data, spans = next(loader)
-                end = now()
-                loader.ask(run.length(ms))
-                assert data
-                truth.add_within(spans, start, end)
-
+        fault = Ahead(run, loader.ask, loader.take, len(loader.workers))
         yield fault
-        for _ in loader.workers:
-            next(loader)
+        fault.finish()
 
 
 @case("loader", "host.data-loading", AHEAD)
@@ -154,3 +174,23 @@ def loader_disk(run):
 def loader_disk_pin(run):
     """As `loader-disk`, through a thread of the dispatcher's process that copies the batches."""
     yield from loading(run, Loader(Files(ColdFile(run)), pin=True))
+
+
+@case("loader-thread", "host.data-loading", AHEAD)
+def loader_thread(run):
+    """Images are decoded ahead by a thread of the dispatcher's process."""
+    dataset = Images()
+    indices, batches = queue.Queue(), queue.Queue()
+
+    def prefetch_loop():
+        set_name("prefetch")
+        for index in iter(indices.get, None):
+            batches.put(dataset[index])
+
+    thread = threading.Thread(target=prefetch_loop, daemon=True)
+    thread.start()
+    fault = Ahead(run, indices.put, batches.get)
+    yield fault
+    fault.finish()
+    indices.put(None)
+    thread.join()

@@ -3,8 +3,8 @@
 import os
 import time
 
-from load import AHEAD, Clocks, case, now
-from loaders import Images, Loader
+from load import AHEAD, Clocks, case
+from loaders import Ahead, Images, Loader
 from on_disk import ColdFile
 from work import Detokenizer, heap_collector
 
@@ -29,13 +29,10 @@ def loader_fsync(run):
     log = run.file(0)
     record = bytes(256 << 10)
     with Loader(Images()) as loader:
-        loader.ask(run.length(18))
+        batch = Ahead(run, loader.ask, loader.take)
 
         def fault(truth):
-            start = now()
-            _, spans = next(loader)
-            truth.add_within(spans, start, now())
-            loader.ask(run.length(18))
+            batch(truth)
             for _ in range(4):
                 os.write(log, record)
                 clocks = Clocks()
@@ -43,7 +40,7 @@ def loader_fsync(run):
                 truth.add(clocks.waited(), "host.disk-write")
 
         yield fault
-        next(loader)
+        batch.finish()
     os.close(log)
 
 

@@ -4,7 +4,7 @@ import json
 import mmap
 import os
 
-from load import AHEAD, OWN, Clocks, case, now
+from load import AHEAD, QUICK, Clocks, case, now
 
 PAGE = 4096
 # As samples are read: the disk takes longer than the copy.
@@ -58,7 +58,7 @@ def disk_read(run):
         yield fault
 
 
-@case("page-fault", "host.page-fault", OWN)
+@case("page-fault", "host.page-fault", QUICK)
 def page_fault(run):
     """A cold file, mapped and touched on the dispatcher; the twin's is warm."""
     with ColdFile(run) as file:
@@ -81,7 +81,7 @@ def page_fault(run):
         yield fault
 
 
-@case("fsync", "host.disk-write", OWN)
+@case("fsync", "host.disk-write", QUICK)
 def fsync(run):
     """A logger that flushes every record to the disk; the twin's only writes."""
     record = "loss 0.1234 " * 1000

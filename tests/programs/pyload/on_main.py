@@ -7,11 +7,11 @@ import subprocess
 import time
 
 from helpers import elsewhere
-from load import AHEAD, OWN, Clocks, case, now
-from work import Detokenizer, heap_collector
+from load import AHEAD, Clocks, case, now
+from work import Automatic, Detokenizer, heap_collector
 
 
-@case("gc", "host.gc", OWN)
+@case("gc", "host.gc", AHEAD)
 def gc_(run):
     """A collection of a big heap on the dispatcher; the twin's is in another process."""
     if run.twin:
@@ -23,6 +23,18 @@ def gc_(run):
         truth.add(collect())
 
     yield fault
+
+
+@case("gc-automatic", "host.gc", AHEAD)
+def gc_automatic(run):
+    """As `gc`, but nobody asks for the collection: allocations do."""
+    automatic = Automatic()
+
+    def fault(truth):
+        truth.add(automatic.provoke())
+
+    yield fault
+    automatic.close()
 
 
 @case("compute", "host.compute", AHEAD)

@@ -10,7 +10,7 @@ import threading
 import time
 
 from helpers import elsewhere
-from load import AHEAD, MS, OWN, Clocks, Span, case, now
+from load import AHEAD, MS, Clocks, Span, case, now
 from on_disk import ColdFile
 from work import Detokenizer
 
@@ -111,19 +111,19 @@ def gil_in_c(run, prepare):
         yield fault
 
 
-@case("gil-sum", "host.gil", OWN)
+@case("gil-sum", "host.gil", AHEAD)
 def gil_sum(run):
     """Another thread is in one long call to C that keeps the interpreter lock; the twin's is in another process."""
     yield from gil_in_c(run, summing)
 
 
-@case("gil-sort", "host.gil", OWN)
+@case("gil-sort", "host.gil", AHEAD)
 def gil_sort(run):
     """Another thread sorts a long list; the twin's is in another process."""
     yield from gil_in_c(run, sorting)
 
 
-@case("gil-pickle", "host.gil", OWN)
+@case("gil-pickle", "host.gil", AHEAD)
 def gil_pickle(run):
     """A thread pickles a big checkpoint, as asynchronous savers do; the twin's is in another process."""
     yield from gil_in_c(run, pickling)
@@ -136,7 +136,7 @@ def hog(until):
     return n
 
 
-@case("gil-python", "host.gil", OWN)
+@case("gil-python", "host.gil", AHEAD)
 def gil_python(run):
     """Another thread runs Python for some switch intervals, and the dispatcher, too; the twin's is in another process."""
     if run.twin:

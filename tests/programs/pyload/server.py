@@ -1,14 +1,16 @@
 """Nothing to do: a server that launches for each request, and a client outside of the job that sends few."""
 
 import asyncio
+import queue
 import random
 import selectors
 import socket
+import threading
 import time
 
 import outside
 from helpers import Channel
-from load import OWN, Span, Steps, case, now
+from load import BUSY, Span, Steps, case, now
 
 
 @outside.service("client")
@@ -58,7 +60,7 @@ class Engine:
         self.idle = now()
 
 
-@case("no-demand", "host.no-demand", OWN, outside=True)
+@case("no-demand", "host.no-demand", BUSY, outside=True)
 def no_demand(run, truth):
     """An asyncio server whose client, on one connection, sends a request every 20 ms; each of the twin's keeps the
     device busy for longer."""
@@ -87,7 +89,7 @@ def no_demand(run, truth):
     run.gpu.synchronize()
 
 
-@case("no-demand-accept", "host.no-demand", OWN, outside=True)
+@case("no-demand-accept", "host.no-demand", BUSY, outside=True)
 def no_demand_accept(run, truth):
     """A server that waits for connections; its client makes one every 20 ms, with a request."""
     engine = Engine(run, truth)
@@ -104,5 +106,34 @@ def no_demand_accept(run, truth):
             request.send("done")
             request.close()
             engine.ready()
+        channel.close()
+    run.gpu.synchronize()
+
+
+@case("no-demand-queue", "host.no-demand", BUSY, outside=True)
+def no_demand_queue(run, truth):
+    """The launching thread waits on a queue, and the thread that fills it for requests."""
+    engine = Engine(run, truth)
+    requests, answers = queue.Queue(), queue.Queue()
+
+    def receive(listener):
+        connection, _ = listener.accept()
+        channel = Channel(connection)
+        for sent in iter(channel.receive, None):
+            requests.put(sent)
+            channel.send(answers.get())
+        channel.close()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        thread = threading.Thread(target=receive, args=(listener,), daemon=True)
+        thread.start()
+        channel = outside.connect("client", port=listener.getsockname()[1], count=engine.left, reconnect=False)
+        while engine.left:
+            engine.answer(requests.get())
+            engine.ready()
+            answers.put("done")
+        thread.join()
         channel.close()
     run.gpu.synchronize()

@@ -47,6 +47,45 @@ def heap_collector():
     return collect
 
 
+class Automatic:
+    """A big heap, and garbage made until the interpreter itself collects it."""
+
+    def __init__(self):
+        self.heap = Heap(24)
+        self.kept = []
+        self.start = self.span = None
+        gc.callbacks.append(self._called)
+
+    def close(self):
+        gc.callbacks.remove(self._called)
+        gc.set_threshold(*self.usual)
+
+    usual = gc.get_threshold()
+
+    def _called(self, phase, info):
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self.start = Clocks()
+        else:
+            self.span = self.start.ran()
+
+    def provoke(self):
+        """Allocates until there was a full collection; returns its span. Such a one comes only when a quarter of the
+        heap is new: so all of it is made to be."""
+        self.kept.clear()
+        gc.freeze()
+        gc.collect()
+        gc.unfreeze()
+        self.span = None
+        gc.set_threshold(700, 1, 1)
+        gc.enable()
+        while self.span is None:
+            self.kept.append([self.kept])
+        gc.disable()
+        return self.span
+
+
 class Detokenizer:
     """Turns tokens into text, in Python, as incremental detokenisers do."""
 
@@ -79,10 +118,10 @@ class Image:
     def decode(self, ns):
         """For so long on a CPU, however long that takes: nobody waits for a loader that is done. Returns the last row and the span."""
         clocks = Clocks()
+        pixels = bytearray(self.WIDTH)
         while time.thread_time_ns() - clocks.cpu < ns:
             rows = zlib.decompress(self.packed)
             left = 0
-            pixels = bytearray(self.WIDTH)
             for x, value in enumerate(rows[: self.WIDTH]):
                 left = (left + value) & 255
                 pixels[x] = left
