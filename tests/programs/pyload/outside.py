@@ -60,6 +60,7 @@ def listen(listener):
 
 
 def serve(connection):
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     channel = Channel(connection)
     request = channel.receive()
     set_name(request["service"])

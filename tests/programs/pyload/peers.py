@@ -1,11 +1,9 @@
-"""Faults in other processes of the job, and on this machine, that the dispatcher waits for through a socket or a pipe."""
+"""Faults in other processes of the job that the dispatcher waits for through a socket or a pipe."""
 
 import pickle
-import socket
 import time
 
-import outside
-from helpers import Helper, pipe_pair, socket_pair, tcp_channel, tcp_pair
+from helpers import Helper, pipe_pair, socket_pair, tcp_pair
 from load import AHEAD, Clocks, case, now
 from work import Detokenizer
 
@@ -90,34 +88,3 @@ def socket_sleep(run):
 def tcp_sleep(run):
     """A process of the job that sleeps before it answers over TCP on this machine."""
     yield from peer(run, "slow-peer", tcp_pair, sleeper)
-
-
-@outside.service("server")
-def server(channel, request):
-    """Listens for one connection, and tells where."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        channel.send(listener.getsockname())
-        connection, _ = listener.accept()
-    serve(tcp_channel(connection), {"sleeper": sleeper, "detokenizer": detokenizer}[request["work"]])
-
-
-def outside_peer(run, work):
-    channel = outside.connect("server", work=work)
-    connection = tcp_channel(socket.create_connection(tuple(channel.receive())))
-    yield awaited(run, connection)
-    connection.close()
-    channel.close()
-
-
-@case("outside-compute", "host.compute", AHEAD, outside=True)
-def outside_compute(run):
-    """A server on this machine, no part of the job, that computes before it answers over TCP."""
-    yield from outside_peer(run, "detokenizer")
-
-
-@case("outside-sleep", "host.sleep", AHEAD, outside=True)
-def outside_sleep(run):
-    """A server on this machine, no part of the job, that sleeps before it answers over TCP."""
-    yield from outside_peer(run, "sleeper")

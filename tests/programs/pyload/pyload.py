@@ -32,7 +32,9 @@ import on_device  # noqa: F401
 import on_disk  # noqa: F401
 import on_main  # noqa: F401
 import on_threads  # noqa: F401
+import outside_peers  # noqa: F401
 import peers  # noqa: F401
+import ranks  # noqa: F401
 import server  # noqa: F401
 
 
