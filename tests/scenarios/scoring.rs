@@ -131,7 +131,9 @@ fn who_else_took_the_cpu_is_left_out_and_told() {
     assert_eq!(all.idle(), 16 * UNIT, "hogs are the scenarios' own");
     let who: Vec<&str> = all.ambient.keys().map(String::as_str).collect();
     assert_eq!(who, ["cron", "gdiag-symbols"]);
-    assert!(suite.to_string().contains("cron 0.2 ms"));
+    assert!(suite
+        .to_string()
+        .contains("(0.4 ms: cron 0.2, gdiag-symbols 0.2)"));
 }
 
 #[test]

@@ -210,7 +210,7 @@ static void set_cases(struct options *opt, const char *cases, int gaps, int twin
 		opt->kernel_ns = 800 * US;
 		opt->host_ns = 50 * US;
 		opt->ahead = 60;
-		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 12);
+		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 8);
 	} else {
 		opt->steps = plan_cases(cases, gaps, seed, 2, 2);
 	}
