@@ -4,7 +4,11 @@
 
 #include "load.h"
 
-enum peer_does { PEER_COMPUTES, PEER_SLEEPS, PEER_READS };
+enum peer_does {
+	PEER_COMPUTES,
+	PEER_SLEEPS,
+	PEER_READS
+};
 
 /* Serves a connection until it is closed. */
 void peer_loop(int fd, void *arg);
