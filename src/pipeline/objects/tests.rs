@@ -49,7 +49,6 @@ fn the_other_end_is_told_once_and_again_when_it_is_known() {
             text: "tcp a -> b".to_string(),
             role: Some(Role::Connected),
             peer,
-            settled: true,
         };
         objects.tell(&endpoint, &mut names, &mut |e| events.push(e))
     };
@@ -254,6 +253,7 @@ fn an_epoll_is_what_its_sockets_are() {
     assert_eq!(text, "epoll of 3 sockets, 1 listening");
     assert_eq!(known, Some((Role::Listening, None)));
     // It is woken by this process, and waits for another.
+    let mut real = Real::default();
     let (waker, woken) = UnixStream::pair().unwrap();
     let other = Other::with(client);
     let both = epoll_of(&[&woken, &server]);
