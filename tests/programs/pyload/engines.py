@@ -75,9 +75,10 @@ class Queued:
         context = multiprocessing.get_context("spawn")
         self.results = context.Queue()
         self.requests = [context.Queue() for _ in range(count)]
-        self.workers = [
-            context.Process(target=queued_worker, args=(requests, self.results, ahead, number)) for number, requests in enumerate(self.requests)
-        ]
+        self.workers = []
+        for number, requests in enumerate(self.requests):
+            arguments = (requests, self.results, ahead, number)
+            self.workers.append(context.Process(target=queued_worker, args=arguments))
 
     def send(self, work):
         for requests in self.requests:

@@ -36,16 +36,14 @@ QUICK = "quick"
 CASES = {}
 
 
-class Case:
-    def __init__(self, function, name, cause, twin, **more):
-        self.function = function
-        self.name = name
-        self.cause = cause
-        self.twin = twin
-        self.outside = more.pop("outside", False)
-        self.env = more.pop("env", {})
-        self.besides = more.pop("besides", [])
-        assert not more, more
+class Case(NamedTuple):
+    function: object
+    name: str
+    cause: str
+    twin: object  # one of the above, or None
+    outside: bool  # needs `pyload.py --outside`
+    env: dict  # what the simulated GPU must be told
+    besides: list  # causes that are as true, and not told apart by the truth
 
     def line(self):
         """Of --list."""
@@ -58,17 +56,16 @@ class Case:
             "outside": self.outside,
             "env": self.env,
             "besides": self.besides,
-            "about": inspect.getdoc(self.function).split("\n")[0],
+            "about": " ".join(inspect.getdoc(self.function).split()),
         }
 
 
-def case(name, cause, twin=None, **more):
-    """Registers a case. `outside`: it needs `pyload.py --outside`. `env`: what the simulated GPU must be told.
-    `besides`: causes that are as true, and not told apart by the truth."""
+def case(name, cause, twin=None, outside=False, env=None, besides=()):
+    """Registers a case."""
 
     def register(function):
         assert name not in CASES, name
-        CASES[name] = Case(function, name, cause, twin, **more)
+        CASES[name] = Case(function, name, cause, twin, outside, env or {}, list(besides))
         return function
 
     return register
@@ -165,8 +162,8 @@ class Steps:
         self.done = [gpu.event() for _ in range(self.AHEAD)] if ahead else None
 
     def __call__(self):
-        # The queue must outlast a fault, and fill up again before the next one.
-        ns = 800 * US if self.done else self.rng.choice((200, 300, 400, 500, 600, 700, 800)) * US
+        # 240 ms of work outlast a fault, even one that has to wait for a CPU.
+        ns = 1600 * US if self.done else self.rng.choice((200, 300, 400, 500, 600, 700, 800)) * US
         for _ in range(self.KERNELS):
             self.gpu.spin(ns)
         if self.done:
@@ -179,13 +176,13 @@ class Steps:
         self.count += 1
 
     def fill(self):
-        """Before the first fault of a twin."""
+        """Queues what is to be ahead, before the first fault."""
         while self.done and self.count < self.AHEAD:
             self()
 
 
 class Run:
-    """One case, in one process or, for its helpers, without a device."""
+    """What a case is given: which one it is, and how it is to run."""
 
     def __init__(self, case, gaps, twin, rng, scratch):
         self.case = case
@@ -206,7 +203,7 @@ class Run:
     @property
     def every(self):
         """Steps from one fault to the next."""
-        return 20 if self.twin else 2
+        return 10 if self.twin else 2
 
     def length(self, ms):
         """About so long, in ns."""
@@ -214,7 +211,7 @@ class Run:
 
     def file(self, size):
         """A descriptor of a new file on a disk, without a name, written and flushed."""
-        if os.statvfs(self.scratch).f_blocks and _in_memory(self.scratch):
+        if _in_memory(self.scratch):
             raise SystemExit("pyload: %s is in memory, --scratch must be on a disk" % self.scratch)
         fd, path = tempfile.mkstemp(prefix="pyload.", dir=self.scratch)
         os.unlink(path)

@@ -66,9 +66,14 @@ class Loader:
         self.dataset = dataset
         self.batches = context.Queue()
         self.indices = [context.Queue() for _ in range(workers)]
-        self.workers = [context.Process(target=worker_loop, args=(dataset, indices, self.batches, name), daemon=True) for indices in self.indices]
-        self.pinned = queue.Queue() if pin else None
-        self.thread = threading.Thread(target=pin_memory_loop, args=(self.batches, self.pinned), daemon=True) if pin else None
+        self.workers = []
+        for indices in self.indices:
+            arguments = (dataset, indices, self.batches, name)
+            self.workers.append(context.Process(target=worker_loop, args=arguments, daemon=True))
+        self.pinned, self.thread = None, None
+        if pin:
+            self.pinned = queue.Queue()
+            self.thread = threading.Thread(target=pin_memory_loop, args=(self.batches, self.pinned), daemon=True)
         self.turn = 0
 
     def __enter__(self):

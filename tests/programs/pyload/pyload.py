@@ -71,7 +71,10 @@ def run(args):
     with open(args.truth or os.devnull, "w") as file:
         for case in cases:
             rng = load.generator(args.seed, case.name)
+            begin = load.now()
             truth = load.Run(case, args.gaps, args.twin, rng, args.scratch)()
+            for line in truth.lines:
+                assert begin <= line["start_ns"] and line["end_ns"] <= load.now(), line
             load.write(truth, file)
             steps = len({line["step"] for line in truth.lines})
             ns = sum(line["ns"] for line in truth.lines)
