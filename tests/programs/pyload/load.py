@@ -96,21 +96,20 @@ class Clocks:
         return int(os.pread(cls._own.file, 64, 0).split()[1])
 
     def ran(self):
-        """A span of which all is the fault, but for the time that the thread had to wait for a CPU."""
+        """A span of which all is the fault."""
         end = now()
-        queued = self._queued() - self.queued
-        return Span(self.at, end, max(end - self.at - queued, 0), queued)
+        return Span(self.at, end, end - self.at, self._queued() - self.queued)
 
     def waited(self):
         """A span in which the thread slept, but also computed: where in it is not known, but how long is."""
         end = now()
         cpu = time.thread_time_ns() - self.cpu
-        queued = self._queued() - self.queued
-        return Span(self.at, end, max(end - self.at - cpu - queued, 0), queued)
+        return Span(self.at, end, max(end - self.at - cpu, 0), self._queued() - self.queued)
 
 
 class Span(NamedTuple):
-    """When a fault was in effect: for `ns` of that time. For `queued` its thread was runnable, without a CPU."""
+    """When a fault was in effect: for `ns` of that time. For `queued` of it, its thread was runnable and got no CPU: who
+    took that is not known here."""
 
     start: int
     end: int

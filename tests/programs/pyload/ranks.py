@@ -29,7 +29,7 @@ def late_rank(pipe, ahead, every, seed, prepare):
 def sleeping(rng):
     def late():
         clocks = Clocks()
-        time.sleep(rng.uniform(0.012, 0.018))
+        time.sleep(rng.uniform(0.016, 0.024))
         return clocks.waited()
 
     return late

@@ -116,7 +116,8 @@ class Image:
         self.packed = zlib.compress(rows)
 
     def decode(self, ns):
-        """For so long on a CPU, however long that takes: nobody waits for a loader that is done. Returns the last row and the span."""
+        """For so long on a CPU, however long that takes: nobody waits for a loader that is done. Returns the last row
+        and the span."""
         clocks = Clocks()
         pixels = bytearray(self.WIDTH)
         while time.thread_time_ns() - clocks.cpu < ns:
