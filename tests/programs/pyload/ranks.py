@@ -50,7 +50,8 @@ def with_late_rank(run, prepare):
     def meet(truth):
         start = now()
         span = pipe.recv()
-        truth.add_within([span], start, now())
+        # Nobody waits for a twin's.
+        truth.add(span if run.twin else span.within(start, now()))
         pipe.send("go on")
 
     yield meet
