@@ -5,11 +5,12 @@ the driver does not outlive a fork.
 """
 
 import multiprocessing
+import os
 
 import outside
 from gpu import Gpu
 from helpers import Helper
-from load import AHEAD, Span, Steps, case, follow_parent, generator, set_name
+from load import AHEAD, Span, Steps, case, follow_parent, generator, keep_away, set_name
 from work import heap_collector
 
 
@@ -102,6 +103,8 @@ def run_engine(workers, steps, every):
     collect = heap_collector()
 
     def run_step():
+        for worker in workers.workers:
+            keep_away(worker.pid)
         workers.send("work")
         workers.receive()
 
@@ -148,7 +151,7 @@ def engine_service(channel, request):
     collected = []  # since the last step
 
     def run_step():
-        channel.send({"collected": collected})
+        channel.send({"engine": os.getpid(), "collected": collected})
         collected.clear()
         channel.receive()
 
@@ -165,6 +168,7 @@ def engine_outside(run, truth):
     for work in iter(channel.receive, None):
         note(truth, work["collected"])
         steps()
+        keep_away(work["engine"])
         channel.send("done")
     run.gpu.synchronize()
     channel.close()

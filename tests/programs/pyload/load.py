@@ -255,14 +255,25 @@ def _in_memory(path):
     return best[1] in ("tmpfs", "ramfs")
 
 
+LIBC = ctypes.CDLL(None)
+
+
+def keep_away(tid):
+    """Keeps a thread from the CPU of the calling one, which it would preempt when it is woken: whoever is about to wait
+    does not wait yet then, but wants a CPU."""
+    cpus = os.sched_getaffinity(0) - {LIBC.sched_getcpu()}
+    if cpus:
+        os.sched_setaffinity(tid, cpus)
+
+
 def set_name(name):
     """Of the calling thread, as other programs see it."""
-    ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
+    LIBC.prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
 
 
 def follow_parent():
     """A helper ends with the program, however that ends."""
-    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+    LIBC.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
 
 
 def generator(seed, name):

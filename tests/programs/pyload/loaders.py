@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 
-from load import AHEAD, case, follow_parent, now, set_name
+from load import AHEAD, case, follow_parent, keep_away, now, set_name
 from on_disk import ColdFile
 from work import Image
 
@@ -141,6 +141,8 @@ class Batches:
 
 def loading(run, loader):
     with loader:
+        if len(loader.workers) == 1:
+            keep_away(loader.workers[0].pid)
         fault = Batches(run, loader.ask, loader.take, len(loader.workers))
         yield fault
         fault.finish()

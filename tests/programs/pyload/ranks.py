@@ -4,7 +4,7 @@ import multiprocessing
 import time
 
 from gpu import Gpu
-from load import AHEAD, Clocks, Steps, case, follow_parent, generator, now, set_name
+from load import AHEAD, Clocks, Steps, case, follow_parent, generator, keep_away, now, set_name
 from on_device import TWO_DEVICES
 from work import heap_collector
 
@@ -48,6 +48,7 @@ def with_late_rank(run, prepare):
     pipe.send("begin")
 
     def meet(truth):
+        keep_away(rank.pid)
         start = now()
         span = pipe.recv()
         # Nobody waits for a twin's.
