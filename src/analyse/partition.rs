@@ -405,7 +405,8 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let thread = self.t.thread(task.thread);
-        sampled::by_doing(self.t, thread, (from, to), |start, end, doing| {
+        let unbroken = |from, to| self.is_unbroken(task.thread, from, to);
+        sampled::by_doing(self.t, thread, (from, to), unbroken, |start, end, doing| {
             let (cause, what) = match doing {
                 Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
                 Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
@@ -425,6 +426,15 @@ impl<'a> Engine<'a> {
             };
             self.push(task, start, end, cause, what, out);
         });
+    }
+
+    /// The thread neither slept nor called CUDA.
+    fn is_unbroken(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
+        const MOST: usize = 64;
+        let awake = |s: Stretch| matches!(s.state, State::Running { .. } | State::Runnable { .. });
+        let (called, _) = self.calls(thread).around(to);
+        let mut states = self.t.thread(thread).states(from, to).take(MOST);
+        called.is_none_or(|end| end <= from) && states.all(awake)
     }
 
     /// A short run between two calls is part of launching; a longer one is work of its own.
