@@ -7,8 +7,12 @@ use crate::analyse::walk::{descends_from, task_waker};
 use crate::model::thread::{State, Stretch, ThreadIdx, Who};
 use crate::units::Nanos;
 
-/// A helper that was woken so shortly before the wait answers a request.
+/// A helper that was woken so shortly before the wait answers a request: the waiting thread ran no longer
+/// in between.
 const REQUEST: Nanos = Nanos::from_micros(200);
+
+/// Nor was it without a CPU for longer.
+const PREEMPTED: Nanos = Nanos::from_millis(10);
 
 impl Engine<'_> {
     /// Does `waker` load data for the job of `dispatcher`?
@@ -28,20 +32,28 @@ impl Engine<'_> {
             && !self.answers_request(dispatcher, waker, s)
     }
 
+    /// A thread of the launching thread's process that nobody asked: it loads, or works ahead otherwise.
+    pub(super) fn works_ahead(&self, waiter: ThreadIdx, by: Who, s: &Stretch) -> bool {
+        self.t.thread(waiter).launches > 0 && !self.answers_request(waiter, by, s)
+    }
+
     /// The helper slept until the waiting process itself woke it, just before the wait: it was asked
     /// something. A loader works ahead.
     fn answers_request(&self, dispatcher: ThreadIdx, helper: Who, s: &Stretch) -> bool {
         let t = self.t;
         let job = t.pid(t.who(dispatcher, s.start));
         let wait = s.span.0;
-        let from = wait.saturating_sub(REQUEST);
+        const MOST: usize = 64;
+        let from = wait.saturating_sub(PREEMPTED);
         let to = Nanos(wait.0.saturating_add(REQUEST.0));
-        t.thread(helper.thread).states(from, to).any(|h| {
+        let ran_since = |at| t.thread(dispatcher).running_in(at, wait, REQUEST);
+        let mut states = t.thread(helper.thread).states(from, to).take(MOST);
+        states.any(|h| {
             let State::Runnable { .. } = h.state else {
                 return false;
             };
             let wake = t.thread(helper.thread).wake_of(&h);
-            wake.filter(|w| from <= w.at && w.at <= to)
+            wake.filter(|w| from <= w.at && w.at <= to && ran_since(w.at) <= REQUEST)
                 .and_then(|w| task_waker(t, w))
                 .is_some_and(|w| t.pid(w) == job)
         })

@@ -12,6 +12,7 @@ use std::hash::BuildHasherDefault;
 
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
+use crate::analyse::futex::For;
 use crate::analyse::intervals::Intervals;
 use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::sampled::{self, Doing};
@@ -103,6 +104,7 @@ pub(super) struct Engine<'a> {
     pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
     pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
+    pub(super) usual_futex: Vec<OnceCell<Option<For>>>,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
@@ -142,6 +144,7 @@ impl<'a> Engine<'a> {
             to_host: to_host(t),
             single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
+            usual_futex: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,

@@ -164,7 +164,9 @@ impl Engine<'_> {
             (Some(event::Role::Listening | event::Role::Accepted), _) => Cause::NoDemand,
             (Some(event::Role::Connected), Some(Context::SoftIrq(_)) | None) => Cause::Network,
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
-            (None, Some(Context::SoftIrq(_)) | None) if epoll => Cause::NoDemand,
+            (None, Some(Context::SoftIrq(_)) | None) if epoll && !task.is_loader() => {
+                Cause::NoDemand
+            }
             (None, Some(Context::SoftIrq(_))) => Cause::Network,
             // Nothing came until the time that it had set itself.
             (None, Some(Context::Timer)) if !epoll => Cause::Sleep,
@@ -235,9 +237,10 @@ impl Engine<'_> {
             return Role::Dispatcher;
         }
         let waiter = self.t.who(task.thread, s.start);
-        let own = task.is_loader() && self.t.pid(by) == self.t.pid(waiter);
+        let same_process = self.t.pid(by) == self.t.pid(waiter);
+        let own = || same_process && (task.is_loader() || self.works_ahead(task.thread, by, s));
         Role::Helper {
-            loader: own
+            loader: own()
                 || self.is_loader(task.thread, by, s)
                 || self.waits_for_loader(task.thread, by, s),
         }
@@ -338,8 +341,7 @@ impl Engine<'_> {
 
 /// A wait that cannot be followed further: of a loader it is still the loader's time.
 pub(super) fn unfinished(task: Task, cause: Cause, asleep: &Asleep) -> Verdict {
-    let lost = matches!(cause, Cause::Other | Cause::NoDemand | Cause::Sleep);
-    let cause = if task.is_loader() && lost {
+    let cause = if task.is_loader() && cause == Cause::Other {
         Cause::DataLoading
     } else {
         cause
