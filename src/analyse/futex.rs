@@ -132,7 +132,9 @@ impl Engine<'_> {
         const REACH: Nanos = Nanos::from_millis(12);
         let t = self.t;
         let pid = t.pid(t.who(thread, s.start));
-        if !is_python(t, t.who(thread, s.start), pid) {
+        // It never waits for longer in one go.
+        let long = s.span.1.saturating_sub(s.span.0) > SWITCH_INTERVAL.1;
+        if long || !is_python(t, t.who(thread, s.start), pid) {
             return false;
         }
         let from = s.span.0.saturating_sub(REACH);
