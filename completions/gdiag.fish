@@ -38,6 +38,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s F -l freq -d 'Sam
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l launch-stacks -d 'Keep the stack of one launch in N (of each thread), or of fewer when that costs too much. Puts a probe into the driver, which every launch pays for' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s a -l all -d 'Record the whole machine'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l no-stacks -d 'Take no user stacks: no samples, and no program or line for waits'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l unified-memory -d 'Record when managed memory moves, and when the GPU waits for it. Slows down programs that use much of it. CUPTI has to be told before the first allocation: for a launched command only'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l strict -d 'Exit with status 4 when events were lost'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s q -l quiet -d 'Print errors and warnings only'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s v -l verbose -d 'Print what is being done; twice for libbpf\'s messages too'

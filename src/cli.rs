@@ -238,6 +238,11 @@ struct RecordArgs {
     #[arg(long, conflicts_with_all = ["freq", "launch_stacks"])]
     no_stacks: bool,
 
+    /// Record when managed memory moves, and when the GPU waits for it. Slows down programs that
+    /// use much of it. CUPTI has to be told before the first allocation: for a launched command only
+    #[arg(long, conflicts_with_all = ["pid", "all"])]
+    unified_memory: bool,
+
     /// Exit with status 4 when events were lost
     #[arg(long)]
     strict: bool,
@@ -472,6 +477,7 @@ pub struct RecordOptions {
     pub wait_threshold: Nanos,
     /// `None`: no user stacks at all.
     pub stacks: Option<StackOptions>,
+    pub unified_memory: bool,
     pub strict: bool,
     pub quiet: bool,
     pub verbose: u8,
@@ -585,6 +591,7 @@ impl RecordArgs {
                 frequency: self.freq,
                 launch_one_in: self.launch_stacks,
             }),
+            unified_memory: self.unified_memory,
             strict: self.strict,
             quiet: self.quiet,
             verbose: self.verbose,
@@ -873,6 +880,8 @@ mod tests {
             &["record", "-p", "1,"],
             &["record", "-p", "4294967295"],
             &["record", "-p", "1", "-a"],
+            &["record", "--unified-memory", "-p", "1"],
+            &["record", "--unified-memory", "-a"],
             &["record", "-q", "-v", "--", "true"],
             &["record", "--no-such-option"],
             &["record", "--", ""],

@@ -6,7 +6,8 @@ use std::mem::{offset_of, size_of};
 use cudarc::cupti::sys;
 use gdiag_shim_layout::api::{lookup, Domain};
 use gdiag_shim_layout::cupti::{
-    activity, Api, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Overhead, Synchronization,
+    activity, unified_memory, Api, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Overhead,
+    Synchronization, UnifiedMemory, UnifiedMemoryConfig,
 };
 
 macro_rules! same_offsets {
@@ -55,6 +56,48 @@ fn prefixes_have_the_offsets_of_the_headers() {
     same_offsets!(GraphTrace, sys::CUpti_ActivityGraphTrace2:
         kind = kind, correlation = correlationId, start = start, end = end, device = deviceId,
         graph = graphId, context = contextId, stream = streamId);
+    same_offsets!(UnifiedMemory, sys::CUpti_ActivityUnifiedMemoryCounter2:
+        kind = kind, counter_kind = counterKind, value = value, start = start, end = end,
+        src = srcId, dst = dstId);
+    same_offsets!(UnifiedMemory, sys::CUpti_ActivityUnifiedMemoryCounter3:
+        counter_kind = counterKind, value = value, start = start, end = end, src = srcId,
+        dst = dstId);
+    same_offsets!(UnifiedMemoryConfig, sys::CUpti_ActivityUnifiedMemoryCounterConfig:
+        scope = scope, kind = kind, device = deviceId, enable = enable);
+    assert_eq!(
+        size_of::<UnifiedMemoryConfig>(),
+        size_of::<sys::CUpti_ActivityUnifiedMemoryCounterConfig>()
+    );
+}
+
+#[test]
+fn counters_of_unified_memory_have_the_numbers_of_the_headers() {
+    use sys::CUpti_ActivityUnifiedMemoryCounterKind as Kind;
+    use sys::CUpti_ActivityUnifiedMemoryCounterScope as Scope;
+    for (ours, theirs) in [
+        (
+            unified_memory::TO_DEVICE,
+            Kind::CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD as u32,
+        ),
+        (
+            unified_memory::TO_HOST,
+            Kind::CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH as u32,
+        ),
+        (
+            unified_memory::DEVICE_FAULTS,
+            Kind::CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT as u32,
+        ),
+        (
+            unified_memory::ONE_DEVICE,
+            Scope::CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE as u32,
+        ),
+        (
+            unified_memory::ALL_DEVICES,
+            Scope::CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES as u32,
+        ),
+    ] {
+        assert_eq!(ours, theirs);
+    }
 }
 
 #[test]
@@ -71,6 +114,10 @@ fn kinds_have_the_numbers_of_the_headers() {
         ),
         (activity::OVERHEAD, Kind::CUPTI_ACTIVITY_KIND_OVERHEAD),
         (activity::MEMCPY2, Kind::CUPTI_ACTIVITY_KIND_MEMCPY2),
+        (
+            activity::UNIFIED_MEMORY_COUNTER,
+            Kind::CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER,
+        ),
         (
             activity::SYNCHRONIZATION,
             Kind::CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,

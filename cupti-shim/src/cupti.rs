@@ -8,6 +8,8 @@ use std::fmt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
+use gdiag_shim_layout::cupti::UnifiedMemoryConfig;
+
 /// A `CUptiResult`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +143,7 @@ functions! {
         set_attribute: c"cuptiActivitySetAttribute" fn(Attribute, *mut usize, *mut c_void) -> Status;
         enable: c"cuptiActivityEnable" fn(Kind) -> Status;
         disable: c"cuptiActivityDisable" fn(Kind) -> Status;
+        configure_unified_memory: c"cuptiActivityConfigureUnifiedMemoryCounter" fn(*mut UnifiedMemoryConfig, u32) -> Status;
         enable_runtime_api: c"cuptiActivityEnableRuntimeApi" fn(u32, u8) -> Status;
         enable_driver_api: c"cuptiActivityEnableDriverApi" fn(u32, u8) -> Status;
         flush_all: c"cuptiActivityFlushAll" fn(u32) -> Status;

@@ -5,11 +5,12 @@ use std::ffi::{c_char, CStr};
 
 use gdiag_shim_layout::api::{self, Domain};
 use gdiag_shim_layout::cupti::{
-    activity, Api, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Overhead, Synchronization,
+    activity, unified_memory, Api, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Overhead,
+    Synchronization, UnifiedMemory,
 };
 use gdiag_shim_layout::{
-    kind, ApiRecord, GraphRecord, KernelRecord, MemcpyRecord, MemsetRecord, NameRecord,
-    OverheadRecord, RecordHeader, SyncRecord, MAX_NAME, MAX_NAMES,
+    kind, ApiRecord, GraphRecord, KernelRecord, MemcpyRecord, MemsetRecord, MigrationRecord,
+    NameRecord, OverheadRecord, RecordHeader, SyncRecord, MAX_NAME, MAX_NAMES,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -79,6 +80,9 @@ impl Decoder {
             }
             activity::OVERHEAD => read(bytes).map(|r: Overhead| overhead(&r, sink)),
             activity::GRAPH_TRACE => read(bytes).map(|r: GraphTrace| graph(&r, sink)),
+            activity::UNIFIED_MEMORY_COUNTER => {
+                read(bytes).map(|r: UnifiedMemory| migration(&r, sink))
+            }
             activity::DRIVER | activity::RUNTIME => {
                 let Some(r) = read::<Api>(bytes) else {
                     return Seen::Unknown;
@@ -267,6 +271,29 @@ fn graph(r: &GraphTrace, sink: &mut impl Sink) {
         context: r.context,
         stream: r.stream,
         correlation: r.correlation,
+    };
+    sink.send(
+        record.as_bytes(),
+        Span {
+            start: r.start,
+            end: r.end,
+        },
+    );
+}
+
+fn migration(r: &UnifiedMemory, sink: &mut impl Sink) {
+    let device = if r.counter_kind == unified_memory::TO_DEVICE {
+        r.dst
+    } else {
+        r.src
+    };
+    let record = MigrationRecord {
+        hdr: header::<MigrationRecord>(kind::MIGRATION, r.counter_kind),
+        start: r.start,
+        end: r.end,
+        value: r.value,
+        device,
+        pad: 0,
     };
     sink.send(
         record.as_bytes(),

@@ -36,7 +36,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, THREAD_NAME};
+use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, ENV_UNIFIED_MEMORY, THREAD_NAME};
 
 use crate::launcher::Launcher;
 use crate::shared::Shared;
@@ -107,7 +107,7 @@ fn start() {
     register_exit_handler();
     let launcher = Launcher::of_environment().filter(|l| is_1(ENV_START) && l.is_alive());
     guarded(&mut worker, |worker| match launcher {
-        Some(launcher) => worker.start_unasked(launcher),
+        Some(launcher) => worker.start_unasked(launcher, is_1(ENV_UNIFIED_MEMORY)),
         None => worker.lie_down(),
     });
     let _ = hand_over.send(worker);

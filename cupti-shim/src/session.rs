@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use gdiag_shim_layout::api::{self, Domain};
-use gdiag_shim_layout::cupti::activity;
+use gdiag_shim_layout::cupti::{activity, unified_memory, UnifiedMemoryConfig};
 use gdiag_shim_layout::{state, Control};
 
 use crate::cupti::{
@@ -44,6 +44,9 @@ const KINDS: [Kind; 8] = [
     Kind(activity::CONCURRENT_KERNEL),
 ];
 
+/// What is collected besides, when it is asked for.
+const UNIFIED_MEMORY: Kind = Kind(activity::UNIFIED_MEMORY_COUNTER);
+
 /// `cuDeviceGetCount`: what the shim calls to see whether its records still come back.
 pub(crate) const PROBE_CBID: u32 = 4;
 
@@ -71,6 +74,8 @@ pub(crate) struct Cupti {
     path: PathBuf,
     version: u32,
     simulated: bool,
+    /// Also collects what happens to managed memory.
+    unified_memory: bool,
 }
 
 /// The mapped driver, and the libcupti that goes with it.
@@ -81,7 +86,7 @@ pub(crate) fn driver() -> Option<Driver> {
 
 impl Cupti {
     /// Finds and, if need be, loads libcupti. `driver_version` is 0 when it is not known.
-    pub(crate) fn load(driver_version: u32) -> Result<Cupti, Refusal> {
+    pub(crate) fn load(driver_version: u32, unified_memory: bool) -> Result<Cupti, Refusal> {
         let major = (driver_version > 0).then_some(driver_version / 1000);
         let found = locate::cupti(&locate::loaded_libraries(), major, &locate::toolkits());
         let (library, path) = match found.map_err(Refusal::failed)? {
@@ -107,6 +112,7 @@ impl Cupti {
             path,
             version,
             simulated: library.has(SIMULATED),
+            unified_memory,
         })
     }
 
@@ -173,6 +179,9 @@ impl Cupti {
             .map_err(|status| self.refusal("cuptiActivityRegisterCallbacks", status))?;
 
         let mut refused = 0;
+        if self.unified_memory && self.enable_unified_memory().is_err() {
+            refused |= 1 << UNIFIED_MEMORY.0;
+        }
         for kind in KINDS {
             // SAFETY: a plain call.
             let enabled = unsafe { enable(kind) };
@@ -191,6 +200,36 @@ impl Cupti {
             }
         }
         Ok(refused)
+    }
+
+    /// Has what happens to managed memory recorded; CUPTI says no where it cannot be, or not yet.
+    pub(crate) fn enable_unified_memory(&self) -> Result<(), Status> {
+        let (Some(configure), Some(enable)) = (
+            self.functions.configure_unified_memory,
+            self.functions.enable,
+        ) else {
+            return Err(NOT_INITIALIZED);
+        };
+        let configure = |scope| {
+            let counter = |kind| UnifiedMemoryConfig {
+                scope,
+                kind,
+                device: 0,
+                enable: 1,
+            };
+            let mut counters = [
+                counter(unified_memory::TO_DEVICE),
+                counter(unified_memory::TO_HOST),
+                counter(unified_memory::DEVICE_FAULTS),
+            ];
+            // SAFETY: an array of that many.
+            unsafe { configure(counters.as_mut_ptr(), counters.len() as u32) }.ok()
+        };
+        // Samples of both scopes exist; no document says where the wider one is not known.
+        configure(unified_memory::ALL_DEVICES)
+            .or_else(|_| configure(unified_memory::ONE_DEVICE))?;
+        // SAFETY: a plain call.
+        unsafe { enable(UNIFIED_MEMORY) }.ok()
     }
 
     /// Whether another tool has a subscription now.
@@ -223,7 +262,8 @@ impl Cupti {
     /// `cuptiFinalize` breaks graphs for good.
     pub(crate) fn stop(&self) {
         if let Some(disable) = self.functions.disable {
-            for kind in KINDS.iter().rev() {
+            let more = self.unified_memory.then_some(&UNIFIED_MEMORY);
+            for kind in KINDS.iter().rev().chain(more) {
                 // SAFETY: a plain call.
                 unsafe { disable(*kind) };
             }
@@ -368,6 +408,7 @@ mod tests {
             path: path.into(),
             version,
             simulated: false,
+            unified_memory: false,
         };
         assert!(!cupti("/x/libcupti.so.11.7", 17).can_start_late());
         assert!(!cupti("/x/libcupti.so.11.8", 18).can_start_late());

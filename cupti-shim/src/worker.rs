@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use gdiag_shim_layout::cupti::activity;
 use gdiag_shim_layout::{state, FLUSH_MS};
 
 use crate::beat::Beat;
@@ -104,6 +105,8 @@ pub(crate) struct Worker {
     /// Who launched the program and has not found the shim yet.
     launcher: Option<Launcher>,
     devices_sent: bool,
+    /// What happens to managed memory is wanted, too.
+    unified_memory: bool,
     /// The record of a call of the shim's own came back at least once.
     calls_come_back: bool,
     /// The pool's counters when the session began and when they were last reported.
@@ -123,6 +126,7 @@ impl Worker {
             beat: Beat::none(sys::monotonic()),
             launcher: None,
             devices_sent: false,
+            unified_memory: false,
             calls_come_back: false,
             empty_before: 0,
             discarded_before: 0,
@@ -137,8 +141,9 @@ impl Worker {
 
     /// Collects from now on, as if a collector had asked. For a process that gdiag launched: on
     /// the thread that initializes CUDA, because its first launch may follow at once.
-    pub(crate) fn start_unasked(&mut self, launcher: Launcher) {
+    pub(crate) fn start_unasked(&mut self, launcher: Launcher, unified_memory: bool) {
         self.launcher = Some(launcher);
+        self.unified_memory = unified_memory;
         self.out.control().wanted.store(1, Ordering::Relaxed);
         self.begin(true);
     }
@@ -299,7 +304,8 @@ impl Worker {
                 .store(version, Ordering::Relaxed);
         }
         if self.cupti.is_none() {
-            let cupti = Cupti::load(self.out.control().driver_version.load(Ordering::Relaxed))?;
+            let driver_version = self.out.control().driver_version.load(Ordering::Relaxed);
+            let cupti = Cupti::load(driver_version, self.unified_memory)?;
             cupti.describe(self.out.control());
             // Exit handlers run in reverse order: ours has to come before those of this library.
             crate::register_exit_handler();
@@ -602,6 +608,18 @@ impl Worker {
         self.devices_sent = (0..count)
             .filter_map(|i| driver.device(i))
             .all(|device| self.out.device(&device));
+        self.retry_unified_memory();
+    }
+
+    /// Inside of `cuInit` CUPTI may not have known the devices.
+    fn retry_unified_memory(&self) {
+        let refused = &self.out.control().refused_kinds;
+        let bit = 1 << activity::UNIFIED_MEMORY_COUNTER;
+        if let (Some(cupti), true) = (&self.cupti, refused.load(Ordering::Relaxed) & bit != 0) {
+            if cupti.enable_unified_memory().is_ok() {
+                refused.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The process ends: everything out, also what is not complete.

@@ -73,7 +73,11 @@ pub(super) enum Object {
 
 impl Object {
     pub(super) fn of(name: &str) -> Object {
-        if name.starts_with("socket:") {
+        let is_socket = |kind| name.starts_with(kind);
+        if ["socket:", "tcp ", "udp ", "unix "]
+            .into_iter()
+            .any(is_socket)
+        {
             Object::Socket
         } else if name.starts_with("pipe:") || name.contains("[eventfd]") {
             Object::Pipe
@@ -316,6 +320,9 @@ mod tests {
         for (name, expected) in [
             ("/data/set.bin", Wait::DiskRead),
             ("socket:[123]", Wait::Network),
+            ("tcp 10.0.0.1:5000 -> 10.0.0.2:80", Wait::Network),
+            ("unix pair [12]", Wait::Network),
+            ("udp listening on 0.0.0.0:53", Wait::Network),
             ("pipe:[77]", Wait::Pipe),
             ("anon_inode:[eventfd]", Wait::Pipe),
             ("", Wait::Pipe),

@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use gdiag_shim_layout::ENV_START;
+use gdiag_shim_layout::{ENV_START, ENV_UNIFIED_MEMORY};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::{statvfs, FsFlags};
 
@@ -105,11 +105,15 @@ impl ShimFile {
     }
 
     /// What makes a launched program load it and collect from `cuInit` on.
-    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        vec![
+    pub fn environment(&self, unified_memory: bool) -> Vec<(&'static str, OsString)> {
+        let mut environment = vec![
             (INJECTION, self.path.clone().into_os_string()),
             (ENV_START, OsString::from("1")),
-        ]
+        ];
+        if unified_memory {
+            environment.push((ENV_UNIFIED_MEMORY, OsString::from("1")));
+        }
+        environment
     }
 
     /// Leaves it where it is: a process that carries its path may still want to load it, since

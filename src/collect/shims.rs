@@ -86,6 +86,11 @@ impl Facts {
         }
     }
 
+    /// Whether CUPTI refused to record this kind of activity.
+    pub fn refuses(&self, kind: u32) -> bool {
+        self.0.control().refused_kinds.load(Ordering::Relaxed) >> kind & 1 == 1
+    }
+
     /// Records lost so far, in the ring and by CUPTI.
     pub fn losses(&self) -> (u64, u64) {
         let control = self.0.control();

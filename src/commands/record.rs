@@ -52,7 +52,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
             &options.command,
             &shim
                 .as_ref()
-                .map(shim_file::ShimFile::environment)
+                .map(|shim| shim.environment(options.unified_memory))
                 .unwrap_or_default(),
             &signals.before,
         )?),
@@ -335,7 +335,11 @@ fn finish(
         None if seen.shim_refused || unseen.is_some() => None,
         None => Some("no CUDA was seen in the target: host side only".to_string()),
     };
-    warnings.splice(0..0, unseen.into_iter().chain(why));
+    let unified_memory = seen.unified_memory_refused.then(|| {
+        "CUPTI does not report what happens to managed memory here: --unified-memory has no effect"
+            .to_string()
+    });
+    warnings.splice(0..0, unseen.into_iter().chain(why).chain(unified_memory));
     let gpu_source = match (seen.gpu_operations, seen.simulated) {
         (0, _) => GpuSource::None,
         (_, true) => GpuSource::Simulated,

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use gdiag_shim_layout as layout;
+use gdiag_shim_layout::cupti::unified_memory;
 use gdiag_shim_layout::{kind, state};
 use zerocopy::FromBytes;
 
@@ -14,8 +15,8 @@ use crate::collect::shims::ShimFacts;
 use crate::decode::clock::Clock;
 use crate::event::{
     Api, ApiCall, ApiDomain, ClockPair, ContextId, CopyKind, CorrelationId, Device, DeviceId,
-    Event, GpuInvalid, GpuOp, Loss, LossSource, MemoryKind, NameId, OpKind, Overhead, OverheadKind,
-    Pid, Shim, ShimState, StreamId, Sync, SyncKind, Task, Tid,
+    Event, GpuInvalid, GpuOp, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId,
+    OpKind, Overhead, OverheadKind, Pid, Shim, ShimState, StreamId, Sync, SyncKind, Task, Tid,
 };
 use crate::intern::Names;
 use crate::units::Nanos;
@@ -126,6 +127,7 @@ impl GpuDecoder {
             kind::DEVICE => self.device(pid, bytes, names, sink),
             kind::LOST => self.lost(pid, bytes, sink),
             kind::STATE => self.state(pid, bytes, facts, names, sink),
+            kind::MIGRATION => self.migration(pid, bytes, sink),
             _ => None,
         };
         if known.is_none() {
@@ -317,6 +319,26 @@ impl GpuDecoder {
             start,
             end,
             correlation: CorrelationId(r.correlation),
+        }));
+        Some(())
+    }
+
+    fn migration(&self, pid: Pid, bytes: &[u8], sink: &mut dyn FnMut(Event)) -> Option<()> {
+        let (r, _) = layout::MigrationRecord::read_from_prefix(bytes).ok()?;
+        let (kind, bytes) = match r.hdr.aux {
+            unified_memory::TO_DEVICE => (MigrationKind::ToDevice, r.value),
+            unified_memory::TO_HOST => (MigrationKind::ToHost, r.value),
+            unified_memory::DEVICE_FAULTS => (MigrationKind::DeviceFaults, 0),
+            _ => return None,
+        };
+        let (start, end) = self.span(r.start, r.end)?;
+        sink(Event::Migration(Migration {
+            pid,
+            device: DeviceId(r.device),
+            kind,
+            start,
+            end,
+            bytes,
         }));
         Some(())
     }
@@ -555,6 +577,31 @@ mod tests {
             (op.start, op.end),
             (Nanos(1_500_000_000), Nanos(1_500_001_000))
         );
+    }
+
+    #[test]
+    fn migrations_have_bytes_and_faults_have_none() {
+        let mut decoder = decoder();
+        let mut event = |counter| {
+            let record = layout::MigrationRecord {
+                hdr: header::<layout::MigrationRecord>(kind::MIGRATION, counter),
+                start: WALL + 1_500_000_000,
+                end: WALL + 1_500_001_000,
+                value: 4096,
+                device: 2,
+                pad: 0,
+            };
+            match decode(&mut decoder, kind::MIGRATION, record.as_bytes()).as_slice() {
+                [Event::Migration(event)] => Some((event.kind, event.bytes)),
+                _ => None,
+            }
+        };
+        assert_eq!(event(1), Some((MigrationKind::ToDevice, 4096)));
+        assert_eq!(event(2), Some((MigrationKind::ToHost, 4096)));
+        assert_eq!(event(4), Some((MigrationKind::DeviceFaults, 0)));
+        // Thrashing, which nobody asked CUPTI for.
+        assert_eq!(event(5), None);
+        assert_eq!(decoder.malformed, 1);
     }
 
     #[test]

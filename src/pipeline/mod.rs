@@ -1,6 +1,9 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod endpoints;
+mod objects;
+mod owners;
 mod pythons;
 mod resolver;
 mod stacks;
@@ -12,6 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use gdiag_shim_layout::cupti::activity;
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
@@ -70,15 +74,19 @@ pub struct Seen {
     pub shims: u64,
     /// A shim could not be used, and a warning says why.
     pub shim_refused: bool,
+    /// CUPTI does not record what happens to managed memory, though it was asked to.
+    pub unified_memory_refused: bool,
     /// The shims' device is the simulator of gdiag's tests.
     pub simulated: bool,
 }
 
 impl Seen {
-    /// What a shim says that it lost. It may say anything.
-    fn add_losses(&mut self, shim: &Shim) {
-        let (ring, cupti) = shim.facts().losses();
+    /// What a shim says of all its records. It may say anything.
+    fn add_facts(&mut self, shim: &Shim) {
+        let facts = shim.facts();
+        let (ring, cupti) = facts.losses();
         self.lost = self.lost.saturating_add(ring).saturating_add(cupti);
+        self.unified_memory_refused |= facts.refuses(activity::UNIFIED_MEMORY_COUNTER);
     }
 }
 
@@ -214,7 +222,7 @@ impl Session {
             ));
         }
         for shim in self.shims.iter_mut() {
-            self.seen.add_losses(shim);
+            self.seen.add_facts(shim);
         }
         self.kernel_events(sink)?;
         self.kernel_losses(sink)?;
@@ -397,7 +405,7 @@ impl Session {
     /// Gives its shim up, and keeps what it says that it lost.
     fn forget(&mut self, pid: Pid) {
         if let Some(shim) = self.shims.of(pid) {
-            self.seen.add_losses(shim);
+            self.seen.add_facts(shim);
         }
         self.shims.forget(pid);
     }

@@ -7,7 +7,12 @@ mod support;
 
 use std::collections::{HashMap, HashSet};
 
-use gdiag_shim_layout::{kind, state, KernelRecord, ENV_DISABLE, ENV_RING_MIB, ENV_START};
+use std::sync::atomic::Ordering;
+
+use gdiag_shim_layout::cupti::{activity, unified_memory};
+use gdiag_shim_layout::{
+    kind, state, KernelRecord, ENV_DISABLE, ENV_RING_MIB, ENV_START, ENV_UNIFIED_MEMORY,
+};
 use support::{Collector, Records, Target};
 
 const START: (&str, &str) = (ENV_START, "1");
@@ -109,6 +114,62 @@ fn every_version_of_cupti_gives_the_same_records() {
             "{version}"
         );
     }
+}
+
+/// What became of migrations, and the kinds that CUPTI refused.
+fn migrate(env: &[(&str, &str)]) -> Option<(Records, u64)> {
+    let mut target = Target::start(&[&[START], env].concat())?;
+    let mut collector = Collector::attach(&target);
+    target.ask("migrate");
+    target.exit();
+    let records = collector.read();
+    assert!(records.lost.is_empty(), "{:?}", records.lost);
+    let refused = collector.control().refused_kinds.load(Ordering::Relaxed);
+    Some((records, refused))
+}
+
+#[test]
+fn migrations_of_managed_memory_are_records_when_they_are_asked_for() {
+    // 12.6 has the shorter records.
+    for version in ["11.7", "12.6", "13.0"] {
+        let env = [(ENV_UNIFIED_MEMORY, "1"), ("GDIAG_SIM_CUPTI", version)];
+        let Some((records, refused)) = migrate(&env) else {
+            return;
+        };
+        assert_eq!(refused, 0, "{version}");
+        let moves: Vec<_> = records
+            .migrations
+            .iter()
+            .map(|it| (it.hdr.aux, it.device, it.value, it.start < it.end))
+            .collect();
+        let expected = [unified_memory::TO_DEVICE, unified_memory::TO_HOST]
+            .map(|counter| (counter, 0, 1 << 20, true));
+        assert_eq!(moves, expected, "{version}");
+        assert!(records.memcpys.is_empty(), "{version}: they are no copies");
+    }
+}
+
+#[test]
+fn migrations_are_left_alone_unless_they_are_asked_for() {
+    let Some((records, refused)) = migrate(&[]) else {
+        return;
+    };
+    assert_eq!((records.migrations.len(), refused), (0, 0));
+}
+
+#[test]
+fn a_cupti_that_refuses_unified_memory_records_all_else() {
+    let env = [
+        (ENV_UNIFIED_MEMORY, "1"),
+        ("GDIAG_SIM_NO_UNIFIED_MEMORY", "1"),
+    ];
+    let Some((records, refused)) = migrate(&env) else {
+        return;
+    };
+    assert_eq!(refused, 1 << activity::UNIFIED_MEMORY_COUNTER);
+    assert_eq!(records.migrations.len(), 0);
+    assert!(records.states.contains(&state::ACTIVE));
+    assert!(records.calls.iter().any(|call| call.hdr.aux == 467));
 }
 
 #[test]

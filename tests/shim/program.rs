@@ -53,6 +53,8 @@ driver! {
     cuMemAlloc_v2(memory: *mut u64, bytes: usize);
     cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    cuMemAllocManaged(memory: *mut u64, bytes: usize, flags: c_uint);
+    cuMemPrefetchAsync(memory: u64, bytes: usize, device: c_int, stream: Handle);
     cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: Handle);
     cuEventCreate(event: *mut Handle, flags: c_uint);
     cuEventRecord(event: Handle, stream: Handle);
@@ -134,6 +136,18 @@ impl Gpu {
         ok(self.cuda.cuStreamSynchronize(stream));
         let mut devices = 0;
         ok(self.cuda.cuDeviceGetCount(&mut devices));
+    }
+
+    /// Moves managed memory to the device and back.
+    fn migrate(&self) {
+        const SIZE: usize = 1 << 20;
+        let mut memory = 0;
+        ok(self.cuda.cuMemAllocManaged(&mut memory, SIZE, 1));
+        for device in [0, -1] {
+            let stream = ptr::null_mut();
+            ok(self.cuda.cuMemPrefetchAsync(memory, SIZE, device, stream));
+        }
+        ok(self.cuda.cuCtxSynchronize());
     }
 
     fn threads(&self, threads: u32, launches: u32) {
@@ -277,6 +291,10 @@ pub fn program() {
             }
             "copy" => {
                 gpu.copy();
+                answer("done");
+            }
+            "migrate" => {
+                gpu.migrate();
                 answer("done");
             }
             "sync" => {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use gdiag_shim_layout::ring::{Consumer, Scratch};
 use gdiag_shim_layout::{
     kind, ApiRecord, Control, DeviceRecord, KernelRecord, LostRecord, MemcpyRecord, MemsetRecord,
-    NameRecord, RecordHeader, SyncRecord, BEAT_MS, MEMFD_NAME,
+    MigrationRecord, NameRecord, RecordHeader, SyncRecord, BEAT_MS, MEMFD_NAME,
 };
 use zerocopy::FromBytes;
 
@@ -172,6 +172,7 @@ pub struct Records {
     pub kernels: Vec<KernelRecord>,
     pub memcpys: Vec<MemcpyRecord>,
     pub memsets: Vec<MemsetRecord>,
+    pub migrations: Vec<MigrationRecord>,
     pub calls: Vec<ApiRecord>,
     pub syncs: Vec<SyncRecord>,
     pub lost: Vec<LostRecord>,
@@ -197,6 +198,9 @@ impl Records {
             kind::MEMSET => self
                 .memsets
                 .push(MemsetRecord::read_from_bytes(bytes).unwrap()),
+            kind::MIGRATION => self
+                .migrations
+                .push(MigrationRecord::read_from_bytes(bytes).unwrap()),
             kind::API => self.calls.push(ApiRecord::read_from_bytes(bytes).unwrap()),
             kind::SYNC => self.syncs.push(SyncRecord::read_from_bytes(bytes).unwrap()),
             kind::DEVICE => self
@@ -218,6 +222,7 @@ impl Records {
         self.kernels.append(&mut later.kernels);
         self.memcpys.append(&mut later.memcpys);
         self.memsets.append(&mut later.memsets);
+        self.migrations.append(&mut later.migrations);
         self.calls.append(&mut later.calls);
         self.syncs.append(&mut later.syncs);
         self.lost.append(&mut later.lost);

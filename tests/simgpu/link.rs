@@ -62,6 +62,8 @@ pub mod what {
     pub const MEMCPY: u32 = 1;
     pub const MEMSET: u32 = 2;
     pub const MEMCPY_PEER: u32 = 3;
+    /// Managed memory moves: bytes, and the direction as a copyKind.
+    pub const MIGRATION: u32 = 4;
 }
 
 /// A device operation.

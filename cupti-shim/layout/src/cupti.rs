@@ -20,6 +20,7 @@ pub mod activity {
     pub const CONCURRENT_KERNEL: u32 = 10;
     pub const OVERHEAD: u32 = 17;
     pub const MEMCPY2: u32 = 22;
+    pub const UNIFIED_MEMORY_COUNTER: u32 = 25;
     pub const SYNCHRONIZATION: u32 = 38;
     pub const GRAPH_TRACE: u32 = 51;
 }
@@ -179,6 +180,51 @@ pub struct GraphTrace {
     pub stream: u32,
 }
 
+/// UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and later.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct UnifiedMemory {
+    pub kind: u32,
+    /// One of [`unified_memory`].
+    pub counter_kind: u32,
+    /// Bytes that moved, or groups of faults.
+    pub value: u64,
+    pub start: u64,
+    pub end: u64,
+    pub address: u64,
+    /// A device, or [`unified_memory::HOST`]. Faults are those of the source.
+    pub src: u32,
+    pub dst: u32,
+    pub stream: u32,
+    pub process: u32,
+    pub flags: u32,
+    pub pad: u32,
+}
+
+/// Numbers of `CUpti_ActivityUnifiedMemoryCounterKind` and what goes with them.
+pub mod unified_memory {
+    pub const TO_DEVICE: u32 = 1;
+    pub const TO_HOST: u32 = 2;
+    pub const DEVICE_FAULTS: u32 = 4;
+
+    /// The host, where a device is named.
+    pub const HOST: u32 = u32::MAX;
+
+    /// Values of `CUpti_ActivityUnifiedMemoryCounterScope`.
+    pub const ONE_DEVICE: u32 = 1;
+    pub const ALL_DEVICES: u32 = 2;
+}
+
+/// `CUpti_ActivityUnifiedMemoryCounterConfig`: what of it is to be recorded.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct UnifiedMemoryConfig {
+    pub scope: u32,
+    pub kind: u32,
+    pub device: u32,
+    pub enable: u32,
+}
+
 // Offsets measured over the headers of 17 releases, 11.7 to 13.5.
 const _: () = {
     assert!(size_of::<Kernel>() == 160);
@@ -247,6 +293,16 @@ const _: () = {
     assert!(offset_of!(Overhead, object) == 12);
     assert!(offset_of!(Overhead, start) == 24);
     assert!(offset_of!(Overhead, end) == 32);
+
+    assert!(size_of::<UnifiedMemory>() == 64);
+    assert!(offset_of!(UnifiedMemory, counter_kind) == 4);
+    assert!(offset_of!(UnifiedMemory, value) == 8);
+    assert!(offset_of!(UnifiedMemory, start) == 16);
+    assert!(offset_of!(UnifiedMemory, end) == 24);
+    assert!(offset_of!(UnifiedMemory, src) == 40);
+    assert!(offset_of!(UnifiedMemory, dst) == 44);
+
+    assert!(size_of::<UnifiedMemoryConfig>() == 16);
 
     assert!(size_of::<GraphTrace>() == 40);
     assert!(offset_of!(GraphTrace, correlation) == 4);

@@ -61,6 +61,8 @@ const _: () = assert!(
 /// Environment of a command that gdiag launches: collect from `cuInit` on, without being asked,
 /// as long as gdiag holds an exclusive `flock` on the file that the shim was loaded from.
 pub const ENV_START: &str = "GDIAG_SHIM_START";
+/// With [`ENV_START`]: `1` also records what happens to managed memory.
+pub const ENV_UNIFIED_MEMORY: &str = "GDIAG_SHIM_UNIFIED_MEMORY";
 /// Kill switch: `GDIAG_DISABLE=1` makes the shim return from its entry at once.
 pub const ENV_DISABLE: &str = "GDIAG_DISABLE";
 /// Size of the ring in MiB, a power of two, 1 to 1024.
@@ -195,6 +197,7 @@ pub mod kind {
     pub const DEVICE: u16 = 9;
     pub const LOST: u16 = 10;
     pub const STATE: u16 = 11;
+    pub const MIGRATION: u16 = 12;
 }
 
 /// Every record starts with this and is a multiple of 8 bytes long.
@@ -363,6 +366,20 @@ pub struct StateRecord {
     pub time: u64,
 }
 
+/// Managed memory moved, or a device waited for it. `aux` is CUPTI's counterKind. Only with [`ENV_UNIFIED_MEMORY`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct MigrationRecord {
+    pub hdr: RecordHeader,
+    pub start: u64,
+    pub end: u64,
+    /// Bytes, or groups of faults.
+    pub value: u64,
+    /// The device's side of it.
+    pub device: u32,
+    pub pad: u32,
+}
+
 const _: () = {
     assert!(size_of::<RecordHeader>() == 8);
     assert!(size_of::<NameRecord>() == 16);
@@ -376,4 +393,5 @@ const _: () = {
     assert!(size_of::<DeviceRecord>() == 120);
     assert!(size_of::<LostRecord>() == 32);
     assert!(size_of::<StateRecord>() == 16);
+    assert!(size_of::<MigrationRecord>() == 40);
 };

@@ -111,6 +111,34 @@ fn kernels_of_every_version_read_the_same() {
 }
 
 #[test]
+fn migrations_of_every_version_name_the_device() {
+    for size in [64, 104] {
+        for (counter, src, dst) in [(1, u32::MAX, 3), (2, 3, u32::MAX), (4, 3, 0)] {
+            let (seen, sink) = decode(&image(
+                size,
+                &[
+                    (0, &w(25)),
+                    (4, &w(counter)),
+                    (8, &q(4096)),
+                    (16, &q(10)),
+                    (24, &q(20)),
+                    (40, &w(src)),
+                    (44, &w(dst)),
+                ],
+            ));
+            assert_eq!(seen, Seen::Sent);
+            let record: MigrationRecord = sink.last();
+            assert_eq!(
+                (record.hdr.kind, record.hdr.aux),
+                (kind::MIGRATION, counter)
+            );
+            assert_eq!((record.start, record.end, record.value), (10, 20, 4096));
+            assert_eq!(record.device, 3, "counter {counter}");
+        }
+    }
+}
+
+#[test]
 fn copies_of_every_version_read_the_same() {
     let fields: &[(usize, &[u8])] = &[
         (0, &w(1)),

@@ -44,6 +44,8 @@ pub struct Memory {
     pub device: BTreeMap<u64, (u64, usize)>,
     /// Page-locked host memory that belongs to the driver: size.
     pub pinned: BTreeMap<usize, usize>,
+    /// Managed memory: size.
+    pub managed: BTreeMap<usize, usize>,
     /// Device memory handed out ever. Addresses are never reused.
     pub brk: u64,
 }
@@ -52,6 +54,12 @@ impl Memory {
     pub fn is_pinned(&self, address: usize) -> bool {
         let below = self.pinned.range(..=address).next_back();
         below.is_some_and(|(&start, &size)| address < start + size)
+    }
+
+    /// Whether all of it is managed memory.
+    pub fn is_managed(&self, address: usize, bytes: usize) -> bool {
+        let below = self.managed.range(..=address).next_back();
+        below.is_some_and(|(&start, &size)| address + bytes <= start + size)
     }
 
     pub fn used(&self, device: usize) -> u64 {

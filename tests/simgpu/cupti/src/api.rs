@@ -22,6 +22,7 @@ const MAX_LIMIT_REACHED: CUptiResult = 12;
 const NOT_COMPATIBLE: CUptiResult = 14;
 const NOT_INITIALIZED: CUptiResult = 15;
 const INVALID_KIND: CUptiResult = 21;
+const UM_PROFILING_NOT_SUPPORTED: CUptiResult = 28;
 const MULTIPLE_SUBSCRIBERS: CUptiResult = 39;
 
 /// Tells the shim that nothing here is real.
@@ -110,6 +111,45 @@ pub extern "C" fn cuptiActivityEnable(kind: u32) -> CUptiResult {
 #[no_mangle]
 pub extern "C" fn cuptiActivityDisable(kind: u32) -> CUptiResult {
     enable(kind, false)
+}
+
+/// `CUpti_ActivityUnifiedMemoryCounterConfig`
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct UnifiedMemoryConfig {
+    scope: u32,
+    kind: u32,
+    device: u32,
+    enable: u32,
+}
+
+/// # Safety
+/// As in CUPTI: `configs` is an array of that many.
+#[no_mangle]
+pub unsafe extern "C" fn cuptiActivityConfigureUnifiedMemoryCounter(
+    configs: *const UnifiedMemoryConfig,
+    count: u32,
+) -> CUptiResult {
+    if configs.is_null() || count == 0 {
+        return INVALID_PARAMETER;
+    }
+    // SAFETY: the tool's array.
+    let configs = unsafe { std::slice::from_raw_parts(configs, count as usize) };
+    let known = |it: &UnifiedMemoryConfig| {
+        (1..=2).contains(&it.scope) && (1..=8).contains(&it.kind) && it.enable <= 1
+    };
+    result(usable().and_then(|()| {
+        if config::get().no_unified_memory {
+            return Err(UM_PROFILING_NOT_SUPPORTED);
+        }
+        if !configs.iter().all(known) {
+            return Err(INVALID_PARAMETER);
+        }
+        for it in configs {
+            session::count_unified_memory(it.kind, it.enable == 1);
+        }
+        Ok(())
+    }))
 }
 
 /// One more than any callback id of the versions here.
@@ -450,6 +490,10 @@ const RESULTS: &[(CUptiResult, &CStr)] = &[
     (NOT_COMPATIBLE, c"CUPTI_ERROR_NOT_COMPATIBLE"),
     (NOT_INITIALIZED, c"CUPTI_ERROR_NOT_INITIALIZED"),
     (INVALID_KIND, c"CUPTI_ERROR_INVALID_KIND"),
+    (
+        UM_PROFILING_NOT_SUPPORTED,
+        c"CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED",
+    ),
     (
         MULTIPLE_SUBSCRIBERS,
         c"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",

@@ -26,6 +26,7 @@ mod kind {
     pub const CONCURRENT_KERNEL: u32 = 10;
     pub const OVERHEAD: u32 = 17;
     pub const MEMCPY2: u32 = 22;
+    pub const UNIFIED_MEMORY_COUNTER: u32 = 25;
     pub const CUDA_EVENT: u32 = 36;
     pub const SYNCHRONIZATION: u32 = 38;
     /// The highest in any version.

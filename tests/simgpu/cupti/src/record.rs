@@ -62,6 +62,7 @@ pub fn operation_kind(op: &Operation) -> u32 {
         what::MEMSET => kind::MEMSET,
         what::MEMCPY_PEER => kind::MEMCPY2,
         what::KERNEL => kind::CONCURRENT_KERNEL,
+        what::MIGRATION => kind::UNIFIED_MEMORY_COUNTER,
         other => unreachable!("libcuda reports no operation {other}"),
     }
 }
@@ -77,6 +78,7 @@ pub fn operation(version: &Version, op: &Operation) -> Record {
         kind::MEMCPY => memcpy(&mut r, op),
         kind::MEMSET => memset(&mut r, op),
         kind::MEMCPY2 => memcpy_peer(&mut r, op),
+        kind::UNIFIED_MEMORY_COUNTER => migration(&mut r, op),
         _ => kernel(&mut r, op),
     }
     r
@@ -129,6 +131,26 @@ fn memcpy_peer(r: &mut Record, op: &Operation) {
     r.u32(60, op.correlation);
     r.u32(84, channel(op.stream_id)); // channelID
     r.u32(88, 2); // channelType: asynchronous copy
+}
+
+/// `CUpti_ActivityUnifiedMemoryCounterKind` of a migration: 1 and 2 are the directions of copyKind.
+pub fn counter_kind(op: &Operation) -> u32 {
+    op.copy_kind.into()
+}
+
+fn migration(r: &mut Record, op: &Operation) {
+    r.u32(4, counter_kind(op));
+    r.u64(8, op.bytes); // value
+    let (src, dst) = if op.copy_kind == 1 {
+        (NONE, op.device)
+    } else {
+        (op.device, NONE)
+    };
+    r.u32(40, src); // NONE is the CPU
+    r.u32(44, dst);
+    r.u32(48, op.stream_id);
+    r.u32(52, std::process::id());
+    r.u32(56, 3); // flags: cause is a prefetch
 }
 
 fn memset(r: &mut Record, op: &Operation) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::config;
 use crate::kind;
-use crate::link::{Call, EventRecord, Operation, Overhead, Sync};
+use crate::link::{what, Call, EventRecord, Operation, Overhead, Sync};
 use crate::overhead;
 use crate::record::{self, Record};
 
@@ -59,6 +59,8 @@ struct State {
     complete: Option<Complete>,
     /// Driver calls without a record.
     filtered: HashSet<u32>,
+    /// Counters of unified memory that give records.
+    unified_memory: HashSet<u32>,
     /// The buffer that each thread writes to, by [`State::key`].
     current: HashMap<u32, u32>,
     /// All buffers that we hold.
@@ -387,6 +389,15 @@ pub fn enable_driver_call(cbid: u32, on: bool) {
     }
 }
 
+pub fn count_unified_memory(counter: u32, on: bool) {
+    let mut state = lock(&STATE);
+    if on {
+        state.unified_memory.insert(counter);
+    } else {
+        state.unified_memory.remove(&counter);
+    }
+}
+
 pub fn set_zeroed(zeroed: bool) {
     lock(&STATE).zeroed = zeroed;
 }
@@ -465,6 +476,9 @@ pub fn reserve(op: &Operation) -> u64 {
     let record = record::operation(config.version, op);
     let mut state = lock(&STATE);
     state.check_takeover();
+    if op.what == what::MIGRATION && !state.unified_memory.contains(&record::counter_kind(op)) {
+        return 0;
+    }
     state.operations += 1;
     let count = state.operations;
     if every(config.lose, count) {

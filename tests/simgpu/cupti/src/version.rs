@@ -95,6 +95,13 @@ impl Version {
             kind::DRIVER | kind::RUNTIME => API_BYTES,
             kind::OVERHEAD => self.overhead,
             kind::MEMCPY2 => MEMCPY_PEER_BYTES,
+            kind::UNIFIED_MEMORY_COUNTER => {
+                if self.is_at_least("12.8") {
+                    104
+                } else {
+                    64
+                }
+            }
             kind::CUDA_EVENT => self.event,
             kind::SYNCHRONIZATION => self.sync,
             _ => return None,

@@ -5,7 +5,7 @@
 //! device memory an asynchronous call returns at once.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use super::launch::enqueue;
@@ -67,6 +67,19 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> CUresult {
         if address == 0 {
             return Ok(());
         }
+        let managed = runtime::lock(&call.runtime.memory)
+            .managed
+            .remove(&(address as usize));
+        if let Some(size) = managed {
+            let work = call
+                .runtime
+                .simulation()
+                .device_work(call.context()?.device);
+            call.runtime.wait(&work, false, &leads::CTX_SYNC);
+            // SAFETY: exactly the mapping of cuMemAllocManaged, and the program gave it up.
+            unsafe { libc::munmap(address as *mut c_void, size) };
+            return Ok(());
+        }
         let known = runtime::lock(&call.runtime.memory)
             .device
             .get(&address)
@@ -81,26 +94,33 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> CUresult {
     })
 }
 
+/// New memory that the host can use.
+fn map(bytes: usize, flags: c_int) -> Result<*mut c_void, CUresult> {
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: a new mapping.
+    let address = unsafe {
+        libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(OUT_OF_MEMORY);
+    }
+    Ok(address)
+}
+
 unsafe fn host_alloc(id: Cbid, out: *mut *mut c_void, bytes: usize) -> CUresult {
     traced(id, |call| {
         call.context()?;
-        if bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: a new mapping, populated as page-locking does.
-        let address = unsafe {
-            libc::mmap(
-                null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(OUT_OF_MEMORY);
-        }
+        // Populated, as page-locking does.
+        let address = map(bytes, libc::MAP_POPULATE)?;
         // Page-locking was not measured; mapping the memory is real.
         call.cost(call.runtime.alloc_cost(&leads::MEM_ALLOC_4M_CALL));
         runtime::lock(&call.runtime.memory)
@@ -147,6 +167,103 @@ pub unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
         // SAFETY: exactly the mapping of host_alloc, and the program gave it up.
         unsafe { libc::munmap(address, size) };
         Ok(())
+    })
+}
+
+/// # Safety
+/// As in CUDA: `out` is valid for writes.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocManaged(out: *mut u64, bytes: usize, _flags: u32) -> CUresult {
+    traced(cbid::MEM_ALLOC_MANAGED, |call| {
+        call.context()?;
+        let address = map(bytes, 0)?;
+        call.cost(call.runtime.alloc_cost(&leads::MEM_ALLOC_4M_CALL));
+        runtime::lock(&call.runtime.memory)
+            .managed
+            .insert(address as usize, bytes);
+        // SAFETY: the program's pointer.
+        unsafe { put(out, address as u64) }
+    })
+}
+
+/// Managed memory moves as fast as a copy of pinned memory, which is a guess, and whether it is
+/// there already or not: nobody is told when the host touches it.
+fn prefetch(
+    call: &Active,
+    address: u64,
+    bytes: usize,
+    direction: Direction,
+    stream: Opaque,
+) -> Result<(), CUresult> {
+    let (target, runtime) = (call.stream(stream as Handle)?, call.runtime);
+    if !runtime::lock(&runtime.memory).is_managed(address as usize, bytes) {
+        return Err(INVALID_VALUE);
+    }
+    let mut operation = target.operation(what::MIGRATION, call.correlation);
+    operation.bytes = bytes as u64;
+    let rows = match direction {
+        Direction::HostToDevice => &leads::HTOD_PINNED,
+        Direction::DeviceToHost => &leads::DTOH_PINNED,
+    };
+    operation.copy_kind = match direction {
+        Direction::HostToDevice => 1,
+        Direction::DeviceToHost => 2,
+    };
+    let work = Work::Copy {
+        direction,
+        ns: runtime.copy_ns(rows.length, bytes as u64),
+    };
+    let launch = runtime.transfer_launch(rows, bytes as u64);
+    let finish = enqueue(call, &target, Some(&operation), work, launch);
+    finish.map(drop).ok_or(INVALID_HANDLE)
+}
+
+/// `CU_DEVICE_CPU`
+const CPU: c_int = -1;
+
+#[no_mangle]
+pub extern "C" fn cuMemPrefetchAsync(
+    address: u64,
+    bytes: usize,
+    device: c_int,
+    stream: Opaque,
+) -> CUresult {
+    let direction = if device == CPU {
+        Direction::DeviceToHost
+    } else {
+        Direction::HostToDevice
+    };
+    traced(cbid::MEM_PREFETCH_ASYNC, |call| {
+        prefetch(call, address, bytes, direction, stream)
+    })
+}
+
+/// `CUmemLocation`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`
+const LOCATION_DEVICE: c_int = 1;
+
+#[no_mangle]
+pub extern "C" fn cuMemPrefetchAsync_v2(
+    address: u64,
+    bytes: usize,
+    location: Location,
+    _flags: u32,
+    stream: Opaque,
+) -> CUresult {
+    let direction = if location.kind == LOCATION_DEVICE {
+        Direction::HostToDevice
+    } else {
+        Direction::DeviceToHost
+    };
+    traced(cbid::MEM_PREFETCH_ASYNC_V2, |call| {
+        prefetch(call, address, bytes, direction, stream)
     })
 }
 
