@@ -3,8 +3,10 @@
 
 use crate::analyse::partition::Engine;
 use crate::analyse::waits::Wait;
-use crate::analyse::walk::{descends_from, task_waker};
-use crate::model::thread::{State, Stretch, ThreadIdx, Who};
+use crate::analyse::walk::{descends_from, task_waker, NET_RX};
+use crate::event::Context;
+use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
+use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// A helper that was woken so shortly before the wait answers a request: the waiting thread ran no longer
@@ -54,7 +56,7 @@ impl Engine<'_> {
             };
             let wake = t.thread(helper.thread).wake_of(&h);
             wake.filter(|w| from <= w.at && w.at <= to && ran_since(w.at) <= REQUEST)
-                .and_then(|w| task_waker(t, w))
+                .and_then(|w| sender(t, w))
                 .is_some_and(|w| t.pid(w) == job)
         })
     }
@@ -85,6 +87,16 @@ impl Engine<'_> {
             }
         }
         waited.0 > s.len().0 / 2
+    }
+}
+
+/// Who woke with a packet, too, when it sent that on this machine.
+fn sender(t: &Timeline, wake: Wake) -> Option<Who> {
+    match wake.context {
+        Context::SoftIrq(NET_RX) => Some(t.who(t.find(wake.waker)?, wake.at)),
+        Context::SoftIrq(_) | Context::HardIrq(_) | Context::Timer | Context::Task => {
+            task_waker(t, wake)
+        }
     }
 }
 
