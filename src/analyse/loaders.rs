@@ -9,12 +9,11 @@ use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
 use crate::units::Nanos;
 
-/// A helper that was woken so shortly before the wait answers a request: the waiting thread ran no longer
-/// in between.
-const REQUEST: Nanos = Nanos::from_micros(200);
+/// Who asks and waits runs no longer in between, and calls no CUDA.
+const REQUEST: Nanos = Nanos::from_millis(2);
 
-/// Nor was it without a CPU for longer.
-const PREEMPTED: Nanos = Nanos::from_millis(10);
+/// Nor is it without a CPU for longer.
+const PREEMPTED: Nanos = Nanos::from_millis(50);
 
 impl Engine<'_> {
     /// Does `waker` load data for the job of `dispatcher`?
@@ -41,24 +40,30 @@ impl Engine<'_> {
 
     /// The helper slept until the waiting process itself woke it, just before the wait: it was asked
     /// something. A loader works ahead.
-    fn answers_request(&self, dispatcher: ThreadIdx, helper: Who, s: &Stretch) -> bool {
+    fn answers_request(&self, waiter: ThreadIdx, helper: Who, s: &Stretch) -> bool {
+        /// States of the helper that are looked at.
+        const MOST: usize = 256;
         let t = self.t;
-        let job = t.pid(t.who(dispatcher, s.start));
+        let job = t.pid(t.who(waiter, s.start));
         let wait = s.span.0;
-        const MOST: usize = 64;
-        let from = wait.saturating_sub(PREEMPTED);
-        let to = Nanos(wait.0.saturating_add(REQUEST.0));
-        let ran_since = |at| t.thread(dispatcher).running_in(at, wait, REQUEST);
-        let mut states = t.thread(helper.thread).states(from, to).take(MOST);
-        states.any(|h| {
-            let State::Runnable { .. } = h.state else {
-                return false;
+        let (called, _) = self.calls(waiter).around(wait);
+        let earliest = wait
+            .saturating_sub(PREEMPTED)
+            .max(called.unwrap_or_default());
+        let latest = Nanos(wait.0.saturating_add(REQUEST.0));
+        let asked = |h: Stretch| {
+            let wake = match h.state {
+                State::Runnable { .. } => t.thread(helper.thread).wake_of(&h),
+                State::Unknown | State::Running { .. } | State::Blocked(_) | State::Exited => None,
             };
-            let wake = t.thread(helper.thread).wake_of(&h);
-            wake.filter(|w| from <= w.at && w.at <= to && ran_since(w.at) <= REQUEST)
+            let ran_since = |at| t.thread(waiter).running_in(at, wait, REQUEST);
+            wake.filter(|w| earliest <= w.at && w.at <= latest && ran_since(w.at) <= REQUEST)
                 .and_then(|w| sender(t, w))
                 .is_some_and(|w| t.pid(w) == job)
-        })
+        };
+        let states = |from| t.thread(helper.thread).states(from, latest).take(MOST);
+        let just = wait.saturating_sub(REQUEST).max(earliest);
+        states(just).any(asked) || states(earliest).any(asked)
     }
 
     /// A thread that hands on what a loader delivers, such as one that pins memory, spends its time

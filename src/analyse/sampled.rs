@@ -203,12 +203,13 @@ fn moments(
 }
 
 /// Divides `[from, to)` of a running thread by what it ran for: each moment is like the one next to it of
-/// which there is a sample. Without a sample it was work of its own. `unbroken`: between these times
-/// the thread neither slept nor called CUDA.
+/// which there is a sample, and without any `unseen`. `unbroken`: between these times the thread neither slept
+/// nor called CUDA.
 pub(super) fn by_doing(
     t: &Timeline,
     thread: &Thread,
     (from, to): (Nanos, Nanos),
+    unseen: Doing,
     unbroken: impl Fn(Nanos, Nanos) -> bool,
     mut each: impl FnMut(Nanos, Nanos, Doing),
 ) {
@@ -227,5 +228,5 @@ pub(super) fn by_doing(
         }
         last = Some((time, now));
     }
-    each(at, to, last.map_or(Doing::Own, |l| l.1));
+    each(at, to, last.map_or(unseen, |l| l.1));
 }

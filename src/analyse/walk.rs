@@ -350,7 +350,9 @@ impl Engine<'_> {
 
 /// The other end of `tcp 127.0.0.1:4000 -> 127.0.0.1:5000` is on this machine.
 fn is_loopback(object: &str) -> bool {
-    let other = ["-> ", "<- "].iter().find_map(|arrow| object.split(arrow).nth(1));
+    let other = ["-> ", "<- "]
+        .iter()
+        .find_map(|arrow| object.split(arrow).nth(1));
     other.is_some_and(|o| o.starts_with("127.") || o.starts_with("[::1]"))
 }
 

@@ -259,7 +259,12 @@ fn over_the_loopback_device_nobody_else_sends() {
             before()
                 .followed(60, ENGINE, 500, "engine", TaskState::Running)
                 .endpoint(object, Role::Connected, None)
-                .awaits((MAIN, 1), (1_000, 9_000), (RECVFROM, object), (current, NET_RX)),
+                .awaits(
+                    (MAIN, 1),
+                    (1_000, 9_000),
+                    (RECVFROM, object),
+                    (current, NET_RX),
+                ),
         );
         blamed(&r)
     };
