@@ -40,7 +40,7 @@ simgpu: setup
 # preempt it are started outside of what is recorded: they are nobody's job.
 .PHONY: demo
 demo: all simgpu
-	$(SUDO) $(SIM)/gpuload hogs -- $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload --demo
+	$(SUDO) $(SIM)/gpuload outside -- $(GDIAG) record -o $(TARGET)/demo.data -- $(SIM)/gpuload --demo
 	@$(if $(SUDO),$(SUDO) chown "$$(id -u)" $(TARGET)/demo.data,:)
 	@echo
 	$(GDIAG) report -i $(TARGET)/demo.data

@@ -22,13 +22,15 @@ const volatile struct gdiag_config {
 	u32 cpus_per_ring;
 	u32 wakeup_bytes;		/* wake the reader when a ring holds this much */
 	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
-	u8 all;				/* every task is a target */
-	u8 stacks;			/* the second object is there: note for it who was off the CPU for long */
-	u8 pad[6];
+	u32 cpus;			/* possible ones */
+	u16 online;
+	u8 all;	   /* every task is a target */
+	u8 stacks; /* the second object is there: note for it who was off the CPU for long */
 } cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
 
 struct task_data {
 	u64 off_ns;   /* when it was switched out; 0 while it runs or when unknown */
+	u64 ready_ns; /* since when it could run and does not; 0 while it runs or sleeps */
 	u64 stall_ns; /* start of direct reclaim or compaction; 0 outside */
 	u32 min_flt;  /* at switch-in */
 	u32 maj_flt;
@@ -36,8 +38,9 @@ struct task_data {
 	u16 state; /* at switch-out */
 	s16 nr;
 	u8 target;
-	u8 seen; /* its identity was sent */
-	u8 pad[6];
+	u8 followed; /* not a target, but it ended a long wait of one: 1, or of a thread followed at one hop less */
+	u8 seen;     /* its identity was sent */
+	u8 pad[5];
 };
 
 struct cpu_data {
@@ -146,6 +149,12 @@ static __always_inline struct pt_regs *user_regs(struct task_struct *t)
 static __always_inline bool is_target(struct task_data *d)
 {
 	return d && d->target;
+}
+
+/* Every switch and long wait of it is recorded. */
+static __always_inline bool is_recorded(struct task_data *d)
+{
+	return d && (d->target || d->followed);
 }
 
 /*

@@ -24,15 +24,15 @@
 #define GDIAG_CHUNK_SLOTS 170
 
 enum gdiag_rec_type {
-	GDIAG_REC_CHUNK = 1,  /* struct gdiag_chunk, cut after its last used slot */
-	GDIAG_REC_TASK = 2,   /* struct gdiag_task: identity of a thread, and each change of it */
-	GDIAG_REC_EXIT = 3,   /* struct gdiag_exit: a thread is no more, or has another id from now on */
-	GDIAG_REC_WAIT = 4,   /* struct gdiag_wait: a wait beyond the threshold has ended */
-	GDIAG_REC_STALL = 5,  /* struct gdiag_stall: direct reclaim or compaction */
-	GDIAG_REC_SIGNAL = 6, /* struct gdiag_signal: a stop or continue signal was sent to a target */
-	GDIAG_REC_IRQ = 7,    /* struct gdiag_irq: an interrupt took time from a target */
-	GDIAG_REC_SAMPLE = 8, /* struct gdiag_sample, cut after its last frame: where a target was */
-	GDIAG_REC_PYCODE = 9, /* struct gdiag_pycode, cut after its last byte: a Python function */
+	GDIAG_REC_CHUNK = 1,	 /* struct gdiag_chunk, cut after its last used slot */
+	GDIAG_REC_TASK = 2,	 /* struct gdiag_task: identity of a thread, and each change of it */
+	GDIAG_REC_EXIT = 3,	 /* struct gdiag_exit: a thread is no more, or has another id from now on */
+	GDIAG_REC_WAIT = 4,	 /* struct gdiag_wait: a wait beyond the threshold has ended */
+	GDIAG_REC_STALL = 5,	 /* struct gdiag_stall: direct reclaim or compaction */
+	GDIAG_REC_SIGNAL = 6,	 /* struct gdiag_signal: a stop or continue signal was sent to a target */
+	GDIAG_REC_IRQ = 7,	 /* struct gdiag_irq: an interrupt took time from a target */
+	GDIAG_REC_SAMPLE = 8,	 /* struct gdiag_sample, cut after its last frame: where a target was */
+	GDIAG_REC_PYCODE = 9,	 /* struct gdiag_pycode, cut after its last byte: a Python function */
 	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
 };
 

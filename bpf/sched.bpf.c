@@ -21,6 +21,15 @@ char LICENSE[] SEC("license") = "GPL";
 /* Interrupts shorter than this are not worth a record: a switch costs more. */
 #define MIN_IRQ_NS 2000
 
+/* A thread that waits longer than this for a CPU is asked where it may run. */
+#define MIN_CPU_WAIT_NS 1000000
+
+/* Who is followed: not everybody who ever wakes anybody, and not without end. */
+#define MAX_HOPS 4
+#define MAX_FOLLOWED 256
+
+#define SOFTIRQ_NET_RX 3
+
 /* pids, as gdiag sees them, that the iterator marks as targets */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -31,13 +40,18 @@ struct {
 } target_pids SEC(".maps");
 
 /*
- * Targets on each CPU's queue that do not run: while there are any, whoever runs there is of
- * interest. Every target is counted by at most one CPU, the one in its queue field.
+ * Recorded threads on each CPU's queue that do not run: while there are any, whoever runs there
+ * is of interest. Each is counted by at most one CPU, the one in its queue field.
  */
 struct {
 	s32 n;
-	u32 pad[15];
+	u32 idle; /* its idle task runs, as far as switches tell */
+	u32 pad[14];
 } waiting[MAX_CPUS];
+
+u32 followed;	/* threads that are followed now */
+u32 unfollowed; /* that should have been, but there were too many */
+pid_t own_tgid;
 
 /* gdiag's own PID namespace and its depth, noted by the iterator that gdiag runs. */
 struct pid_namespace *own_ns;
@@ -262,100 +276,47 @@ static __always_inline void wait_ends(struct task_data *d)
 		dequeue(__sync_lock_test_and_set(&d->queue, 0));
 }
 
-static __always_inline u8 saturate(u32 n)
+/* CPUs that are idle and that the thread may not run on. */
+static __noinline u32 idle_elsewhere(struct task_struct *t)
 {
-	return n > 255 ? 255 : n;
+	u64 mask[MAX_CPUS / 64] = {};
+	u32 cpu, idle = 0, bytes = (cfg.cpus + 63) / 64 * 8;
+
+	if (!t)
+		return 0;
+	if (bytes > sizeof(mask))
+		bytes = sizeof(mask);
+	bpf_probe_read_kernel(mask, bytes, BPF_CORE_READ(t, cpus_ptr));
+	for (cpu = 0; cpu < MAX_CPUS; cpu++) {
+		if (cpu >= cfg.cpus)
+			break;
+		idle += waiting[cpu].idle & ~(mask[cpu / 64] >> (cpu % 64)) & 1;
+	}
+	return idle;
 }
 
-static __always_inline int on_switch(struct task_struct *prev, struct task_struct *next, bool preempt, u32 state)
+/* It gets a CPU after a long time without one. */
+static __noinline int send_cpu_wait(struct task_struct *t, u64 since, u64 now)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct task_data *p = 0, *n = 0;
-	bool pt, nt, watched;
-	struct gdiag_slot *slot;
-	struct cpu_data *c;
-	u8 flags = 0;
-	u64 now;
+	struct gdiag_cpu_wait r = {};
 
-	/* pid 0 is one idle task for each CPU, all with the same id */
-	if (prev->pid)
-		p = bpf_task_storage_get(&tasks, prev, 0, 0);
-	if (next->pid)
-		n = bpf_task_storage_get(&tasks, next, 0, 0);
-	pt = is_target(p);
-	nt = is_target(n);
-	watched = *waiting_on(cpu) > 0;
-	if (!pt && !nt && !watched && !cfg.all)
+	if (!t)
 		return 0;
-	c = this_cpu();
-	if (!c)
-		return 0;
-
-	/* Only a foreign task is new here: targets were introduced when they became targets. */
-	if (!pt && prev->pid)
-		p = introduce(prev, p);
-	if (!nt && next->pid)
-		n = introduce(next, n);
-
-	now = bpf_ktime_get_ns();
-	slot = next_slot(c);
-	slot->ts_ns = now;
-	slot->a = prev->pid;
-	slot->b = next->pid;
-	slot->kind = GDIAG_SLOT_SWITCH;
-	slot->state = state;
-	slot->nr = GDIAG_NO_SYSCALL;
-	slot->min_flt = 0;
-	slot->maj_flt = 0;
-	if (preempt)
-		flags |= GDIAG_SW_PREEMPT;
-
-	if (pt) {
-		p->off_ns = now;
-		p->state = state;
-		p->nr = syscall_nr(prev);
-		slot->nr = p->nr;
-		slot->min_flt = saturate((u32)prev->min_flt - p->min_flt);
-		slot->maj_flt = saturate((u32)prev->maj_flt - p->maj_flt);
-		if (prev->flags & PF_EXITING)
-			flags |= GDIAG_SW_EXITING;
-		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
-			flags |= GDIAG_SW_IOWAIT;
-		if (bpf_core_field_exists(prev->in_memstall) &&
-		    BPF_CORE_READ_BITFIELD(prev, in_memstall))
-			flags |= GDIAG_SW_MEMSTALL;
-		if (state == 0) {
-			if (is_throttled(prev))
-				flags |= GDIAG_SW_THROTTLED;
-			wait_begins(p, cpu);
-		} else {
-			/* Woken while it ran; and the last switch of a thread takes it out for good. */
-			wait_ends(p);
-		}
-	}
-	if (nt) {
-		wait_ends(n);
-		if (cfg.stacks)
-			c->resumed_off_ns = n->off_ns && now - n->off_ns >= cfg.wait_threshold_ns ? n->off_ns : 0;
-		n->off_ns = 0;
-		n->min_flt = next->min_flt;
-		n->maj_flt = next->maj_flt;
-	}
-	slot->flags = flags;
+	r.hdr.type = GDIAG_REC_CPU_WAIT;
+	r.hdr.tid = BPF_CORE_READ(t, pid);
+	r.hdr.ts_ns = now;
+	r.start_ns = since;
+	r.allowed = BPF_CORE_READ(t, nr_cpus_allowed);
+	r.online = cfg.online;
+	if (r.allowed < r.online)
+		r.idle = idle_elsewhere(t);
+	send(&r, sizeof(r), false);
 	return 0;
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+static __always_inline u8 saturate(u32 n)
 {
-	return on_switch(prev, next, preempt, prev_state);
-}
-
-/* Before 5.18 the tracepoint does not say the state; reading it may race with a wakeup. */
-SEC("tp_btf/sched_switch")
-int BPF_PROG(sched_switch_pre518, bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	return on_switch(prev, next, preempt, task_state(prev));
+	return n > 255 ? 255 : n;
 }
 
 /*
@@ -409,6 +370,105 @@ static __noinline int send_wait(struct task_struct *t, struct task_data *d, u64 
 	return 0;
 }
 
+static __always_inline int on_switch(struct task_struct *prev, struct task_struct *next, bool preempt, u32 state)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct task_data *p = 0, *n = 0;
+	bool pt, nt, watched;
+	struct gdiag_slot *slot;
+	struct cpu_data *c;
+	u8 flags = 0;
+	u64 now;
+
+	/* pid 0 is one idle task for each CPU, all with the same id */
+	if (prev->pid)
+		p = bpf_task_storage_get(&tasks, prev, 0, 0);
+	if (next->pid)
+		n = bpf_task_storage_get(&tasks, next, 0, 0);
+	pt = is_recorded(p);
+	nt = is_recorded(n);
+	waiting[cpu & (MAX_CPUS - 1)].idle = !next->pid;
+	watched = *waiting_on(cpu) > 0;
+	if (!pt && !nt && !watched && !cfg.all)
+		return 0;
+	c = this_cpu();
+	if (!c)
+		return 0;
+
+	/* Only a foreign task is new here: the others were introduced when they became recorded. */
+	if (!pt && prev->pid)
+		p = introduce(prev, p);
+	if (!nt && next->pid)
+		n = introduce(next, n);
+
+	now = bpf_ktime_get_ns();
+	slot = next_slot(c);
+	slot->ts_ns = now;
+	slot->a = prev->pid;
+	slot->b = next->pid;
+	slot->kind = GDIAG_SLOT_SWITCH;
+	slot->state = state;
+	slot->nr = GDIAG_NO_SYSCALL;
+	slot->min_flt = 0;
+	slot->maj_flt = 0;
+	if (preempt)
+		flags |= GDIAG_SW_PREEMPT;
+
+	if (pt) {
+		p->off_ns = now;
+		p->state = state;
+		p->nr = syscall_nr(prev);
+		slot->nr = p->nr;
+		slot->min_flt = saturate((u32)prev->min_flt - p->min_flt);
+		slot->maj_flt = saturate((u32)prev->maj_flt - p->maj_flt);
+		if (prev->flags & PF_EXITING)
+			flags |= GDIAG_SW_EXITING;
+		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
+			flags |= GDIAG_SW_IOWAIT;
+		if (bpf_core_field_exists(prev->in_memstall) &&
+		    BPF_CORE_READ_BITFIELD(prev, in_memstall))
+			flags |= GDIAG_SW_MEMSTALL;
+		if (state == 0) {
+			if (is_throttled(prev))
+				flags |= GDIAG_SW_THROTTLED;
+			wait_begins(p, cpu);
+			p->ready_ns = now;
+		} else {
+			/* Woken while it ran; and the last switch of a thread takes it out for good. */
+			wait_ends(p);
+		}
+	}
+	if (nt) {
+		/* BPF does not run everywhere: a waking can be missed. */
+		if (!n->queue && n->off_ns && n->state && now - n->off_ns >= cfg.wait_threshold_ns)
+			send_wait(next, n, now);
+		wait_ends(n);
+		if (n->ready_ns && now - n->ready_ns >= MIN_CPU_WAIT_NS)
+			send_cpu_wait(next, n->ready_ns, now);
+		n->ready_ns = 0;
+		if (cfg.stacks)
+			c->resumed_off_ns = n->off_ns && now - n->off_ns >= cfg.wait_threshold_ns ? n->off_ns : 0;
+		n->off_ns = 0;
+		n->min_flt = next->min_flt;
+		n->maj_flt = next->maj_flt;
+	}
+	slot->flags = flags;
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	return on_switch(prev, next, preempt, prev_state);
+}
+
+/* Before 5.18 the tracepoint does not say the state; reading it may race with a wakeup. */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch_pre518, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	return on_switch(prev, next, preempt, task_state(prev));
+}
+
 static __always_inline struct gdiag_slot *waking_slot(struct cpu_data *c, struct task_struct *wakee,
 						      struct task_struct *waker, u64 now)
 {
@@ -426,6 +486,45 @@ static __always_inline struct gdiag_slot *waking_slot(struct cpu_data *c, struct
 	return slot;
 }
 
+static __always_inline bool sends(s16 nr)
+{
+#ifdef __TARGET_ARCH_arm64
+	return nr == 64 || nr == 66 || nr == 206 || nr == 211 || nr == 269;
+#else
+	return nr == 1 || nr == 20 || nr == 44 || nr == 46 || nr == 307;
+#endif
+}
+
+/*
+ * The thread ended a long wait of `d`: what it did before is part of the story next time. A
+ * message over the loopback device arrives in a softirq, which runs on top of who sent it.
+ */
+static __always_inline void follow(struct task_struct *waker, struct task_data *d, u8 context, u16 vector)
+{
+	struct task_data *w;
+
+	if (!waker->pid || waker->tgid == own_tgid || waker->flags & PF_EXITING || d->followed >= MAX_HOPS)
+		return;
+	if (context == GDIAG_CTX_SOFTIRQ && (vector != SOFTIRQ_NET_RX || !sends(syscall_nr(waker))))
+		return;
+	if (context == GDIAG_CTX_HARDIRQ || context == GDIAG_CTX_TIMER)
+		return;
+	w = bpf_task_storage_get(&tasks, waker, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!w || is_recorded(w))
+		return;
+	if (followed >= MAX_FOLLOWED) {
+		__sync_fetch_and_add(&unfollowed, 1);
+		return;
+	}
+	__sync_fetch_and_add(&followed, 1);
+	w->min_flt = waker->min_flt;
+	w->maj_flt = waker->maj_flt;
+	w->nr = syscall_nr(waker);
+	w->off_ns = w->ready_ns = 0;
+	w->followed = d->followed + 1;
+	send_task(waker, w, GDIAG_TASK_FOLLOWED, 0, 0);
+}
+
 SEC("tp_btf/sched_waking")
 int BPF_PROG(sched_waking, struct task_struct *p)
 {
@@ -437,7 +536,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	u16 vector;
 	u64 now;
 
-	if (!is_target(d) && !cfg.all)
+	if (!is_recorded(d) && !cfg.all)
 		return 0;
 	c = this_cpu();
 	if (!c)
@@ -451,11 +550,13 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	if (context == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
 		introduce(waker, bpf_task_storage_get(&tasks, waker, 0, 0));
 
-	if (!is_target(d))
+	if (!is_recorded(d))
 		return 0;
 	wait_begins(d, p->wake_cpu);
+	d->ready_ns = now;
 	if (d->off_ns && d->state && now - d->off_ns >= cfg.wait_threshold_ns) {
 		send_wait(p, d, now);
+		follow(waker, d, context, vector);
 		/* An interrupt has nothing to do with the thread that it found there. */
 		if (cfg.stacks && context == GDIAG_CTX_TASK)
 			c->woken_off_ns = d->off_ns;
@@ -500,15 +601,19 @@ int BPF_PROG(sched_wakeup_new, struct task_struct *p)
 {
 	struct task_data *d = bpf_task_storage_get(&tasks, p, 0, 0);
 	struct cpu_data *c;
+	u64 now;
 
 	if (!is_target(d) && !cfg.all)
 		return 0;
 	c = this_cpu();
 	if (!c)
 		return 0;
-	waking_slot(c, p, bpf_get_current_task_btf(), bpf_ktime_get_ns());
-	if (is_target(d))
+	now = bpf_ktime_get_ns();
+	waking_slot(c, p, bpf_get_current_task_btf(), now);
+	if (is_target(d)) {
 		wait_begins(d, p->wake_cpu);
+		d->ready_ns = now;
+	}
 	return 0;
 }
 
@@ -555,6 +660,8 @@ int BPF_PROG(sched_process_exit, struct task_struct *t)
 
 	if (d && d->seen)
 		send_exit(t->pid, t->tgid, t->exit_code);
+	if (d && d->followed)
+		__sync_fetch_and_add(&followed, -1);
 	return 0;
 }
 
@@ -601,7 +708,7 @@ static __always_inline void send_irq(u64 start, u8 ctx, u32 vector)
 	if (dur < MIN_IRQ_NS)
 		return;
 	d = bpf_task_storage_get(&tasks, victim, 0, 0);
-	if (!is_target(d) && !cfg.all)
+	if (!is_recorded(d) && !cfg.all)
 		return;
 	r.hdr.type = GDIAG_REC_IRQ;
 	r.hdr.tid = victim->pid;
@@ -699,7 +806,7 @@ static __always_inline int stall_begins(void)
 	struct task_struct *t = bpf_get_current_task_btf();
 	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, 0);
 
-	if (is_target(d))
+	if (is_recorded(d))
 		d->stall_ns = bpf_ktime_get_ns();
 	return 0;
 }
@@ -773,6 +880,7 @@ int mark_targets(struct bpf_iter__task *ctx)
 
 	own_level = BPF_CORE_READ(self_pid, level);
 	own_ns = BPF_CORE_READ(self_pid, numbers[own_level].ns);
+	own_tgid = self->tgid;
 	if (!t || !t->pid || t->tgid == self->tgid)
 		return 0;
 	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);

@@ -594,7 +594,7 @@ int sample_cpu(struct bpf_perf_event_data *ctx)
 	if (!t->pid)
 		return 0;
 	d = bpf_task_storage_get(&tasks, t, 0, 0);
-	if (!is_target(d) && !cfg.all)
+	if (!is_recorded(d) && !cfg.all)
 		return 0;
 	x = begin_sample(t, GDIAG_SAMPLE_CPU, now);
 	if (!x) {

@@ -100,6 +100,10 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
+struct cpumask {
+	unsigned long bits[1];
+};
+
 struct kernfs_node {
 	u64 id;
 };
@@ -118,6 +122,8 @@ struct task_struct {
 	int on_cpu;
 	int wake_cpu;
 	int prio;
+	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
 	struct sched_entity se;
 	unsigned in_iowait : 1;
 	unsigned in_memstall : 1;

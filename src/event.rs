@@ -359,8 +359,14 @@ pub struct Wait {
     pub syscall: Option<u16>,
     /// Kernel stack of the sleeper.
     pub stack: StackId,
-    /// What the system call worked on, when that could be read: a path, `socket:[…]`, `pipe:[…]`, `futex 0x…`.
+    /// What the system call worked on, when that could be read: a path, `pipe:[…]`, a socket (`tcp 10.0.0.1:80 <- …`,
+    /// `unix …`; `socket:[…]` when nothing more is known), `epoll of 3 sockets, …`, [`Wait::NO_DESCRIPTORS`].
     pub object: NameId,
+}
+
+impl Wait {
+    /// Of a poll or select that was asked for none: the thread sleeps.
+    pub const NO_DESCRIPTORS: &str = "no descriptors";
 }
 
 /// A thread got a CPU after it had waited long for one, with what the machine looked like when it did.

@@ -1,50 +1,124 @@
-//! The wakeup chain of a gap as the report lists it: the dispatcher's telling state, and who
-//! ended it.
+//! The wakeup chain of a gap as the report lists it: from the dispatcher back to the thread that the
+//! longest part of the gap's main cause was found on, and if it waited for a lock to who held that.
 #![forbid(unsafe_code)]
 
-use crate::analyse::partition::{Asleep, Engine};
-use crate::analyse::report::Hop;
+use crate::analyse::cause::Cause;
+use crate::analyse::partition::{Asleep, Engine, Task};
+use crate::analyse::report::{Hop, Waker};
 use crate::analyse::waits::Wait;
-use crate::analyse::walk;
-use crate::analyse::what::{thread_ref, waker};
-use crate::event::Context;
+use crate::analyse::walk::Verdict;
+use crate::analyse::what::{thread_ref, waker, Piece, What};
+use crate::model::fxhash::FxHashMap;
 use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Why};
 use crate::units::Nanos;
-
-/// Hops that are listed.
-const LONGEST_CHAIN: usize = 4;
 
 /// From `dispatcher` back, over its part `[from, to)` of the gap.
 pub(super) fn chain(
     engine: &Engine<'_>,
     dispatcher: ThreadIdx,
-    from: Nanos,
-    to: Nanos,
+    (from, to): (Nanos, Nanos),
+    pieces: &[Piece],
 ) -> Vec<Hop> {
-    let mut hops: Vec<Hop> = Vec::new();
-    let mut seen = Vec::new();
-    let (mut thread, mut from, mut to) = (dispatcher, from, to);
-    while hops.len() < LONGEST_CHAIN && from < to && !seen.contains(&thread) {
-        seen.push(thread);
-        let Some(s) = telling(engine, thread, from, to) else {
+    let mut hops = Vec::new();
+    let Some(main) = main_piece(pieces) else {
+        return hops;
+    };
+    let blamed = main.who.map(|w| w.thread);
+    let at = blamed.map_or(main.start, |thread| middle(engine, thread, main));
+    let mut task = Task::dispatcher(dispatcher);
+    let (mut from, mut to) = (from, to);
+    while let Some(s) = at_time(engine, task.thread, (from, to), at) {
+        if Some(task.thread) == blamed {
+            hops.push(hop(engine, task.thread, &s, Some(main)));
+            hops.extend(held_by(engine, main, &s));
+            break;
+        }
+        hops.push(hop(engine, task.thread, &s, None));
+        let Some(next) = next(engine, task, &s, at) else {
             break;
         };
-        let (hop, wake) = hop(engine, thread, &s);
-        hops.push(hop);
-        let next = match (s.state, wake) {
-            (State::Blocked(_), Some(wake)) => walk::task_waker(engine.t, wake),
-            _ => None,
-        };
-        match next {
-            Some(w) => {
-                thread = w.thread;
-                from = s.start;
-                to = s.end;
-            }
-            None => break,
-        }
+        (task, from, to) = (next, s.start, s.end);
     }
     hops
+}
+
+/// The longest piece of the cause that has most of the time.
+fn main_piece(pieces: &[Piece]) -> Option<&Piece> {
+    let mut totals: FxHashMap<Cause, u64> = FxHashMap::default();
+    let hosts = || pieces.iter().filter(|p| p.who.is_some());
+    for piece in hosts() {
+        *totals.entry(piece.cause).or_default() += piece.len().0;
+    }
+    let rank = |p: &&Piece| {
+        (
+            totals[&p.cause],
+            p.cause,
+            p.len(),
+            std::cmp::Reverse(p.start),
+        )
+    };
+    hosts().max_by_key(rank)
+}
+
+/// The middle of what the thread did most of the piece.
+fn middle(engine: &Engine<'_>, thread: ThreadIdx, piece: &Piece) -> Nanos {
+    let states = engine.t.thread(thread).states(piece.start, piece.end);
+    let longest = states.max_by_key(|s| (s.len(), std::cmp::Reverse(s.start)));
+    longest.map_or(piece.start, |s| Nanos(s.start.0 + s.len().0 / 2))
+}
+
+fn at_time(
+    engine: &Engine<'_>,
+    thread: ThreadIdx,
+    (from, to): (Nanos, Nanos),
+    at: Nanos,
+) -> Option<Stretch> {
+    if !(from <= at && at < to) {
+        return None;
+    }
+    let s = engine.t.thread(thread).states(at, to).next()?;
+    Some(s.part(s.span.0.max(from), s.end))
+}
+
+/// The thread that the walk goes on to.
+fn next(engine: &Engine<'_>, task: Task, s: &Stretch, at: Nanos) -> Option<Task> {
+    let State::Blocked(sleep) = &s.state else {
+        return None;
+    };
+    let asleep = engine.describe_wait(task.thread, s, sleep);
+    let Verdict::For { by, .. } = engine.verdict(task, s, &asleep) else {
+        return None;
+    };
+    if task.waits(by.thread) {
+        return None;
+    }
+    let helper = task.helper(by.thread, engine.role_of(task, by, s))?;
+    let mut late = engine.who_was_late(task, by, *s);
+    let (thread, ..) = late.find(|&(_, from, to)| from <= at && at < to)?;
+    Some(helper.with_thread(thread))
+}
+
+/// What the holder of a lock did meanwhile, or who else is told to be behind the wait.
+fn held_by(engine: &Engine<'_>, main: &Piece, s: &Stretch) -> Option<Hop> {
+    let holder = match main.what {
+        What::Lock { holder, .. } => holder?,
+        What::From { peer, .. } => peer,
+        What::Nothing
+        | What::Say(_)
+        | What::Working
+        | What::In(_)
+        | What::Before(_)
+        | What::Ran(_)
+        | What::RanTid(_)
+        | What::Irq(_)
+        | What::Wait { .. }
+        | What::Stopped { .. }
+        | What::Overhead(_)
+        | What::AfterStream(_)
+        | What::Missing(_) => return None,
+    };
+    let telling = telling(engine, holder.thread, s.start, s.end)?;
+    Some(hop(engine, holder.thread, &telling, None))
 }
 
 /// The longest wait of the thread, or if it hardly waited the longest run.
@@ -58,12 +132,14 @@ fn telling(engine: &Engine<'_>, thread: ThreadIdx, from: Nanos, to: Nanos) -> Op
     wait.filter(|w| w.len().0 >= enough).or(any)
 }
 
-fn hop(engine: &Engine<'_>, thread: ThreadIdx, s: &Stretch) -> (Hop, Option<Wake>) {
+/// `main` is the piece that was found on the thread's time.
+fn hop(engine: &Engine<'_>, thread: ThreadIdx, s: &Stretch, main: Option<&Piece>) -> Hop {
     let t = engine.t;
-    let (state, wake) = match &s.state {
+    let by = |wake: Option<Wake>| wake.and_then(|w| waker(t, w));
+    let (state, woken_by) = match &s.state {
         State::Unknown => ("unknown".to_string(), None),
         State::Exited => ("ended".to_string(), None),
-        State::Running { .. } => ("running".to_string(), None),
+        State::Running { .. } => (running_text(main), None),
         State::Runnable { why, .. } => {
             let text = match why {
                 Why::Throttled => "runnable (throttled)",
@@ -72,22 +148,30 @@ fn hop(engine: &Engine<'_>, thread: ThreadIdx, s: &Stretch) -> (Hop, Option<Wake
                 Why::Woken => "runnable (woken)",
                 Why::New => "runnable (new)",
             };
-            (text.to_string(), t.thread(thread).wake_of(s))
+            (text.to_string(), by(t.thread(thread).wake_of(s)))
         }
         State::Blocked(sleep) => {
             let asleep = engine.describe_wait(thread, s, sleep);
-            (blocked_text(engine, &asleep), asleep.wake)
+            let peer = asleep.waker.map(|w| Waker::Task(thread_ref(t, w)));
+            (blocked_text(engine, &asleep), peer.or(by(asleep.wake)))
         }
     };
-    let hop = Hop {
+    Hop {
         who: thread_ref(t, t.who(thread, s.start)),
         state,
         start: s.start,
         end: s.end,
-        woken_by: wake.and_then(|w| waker(t, w)),
-    };
-    let by_task = wake.filter(|w| w.context == Context::Task);
-    (hop, by_task)
+        woken_by,
+    }
+}
+
+fn running_text(main: Option<&Piece>) -> String {
+    match main.map(|m| m.what) {
+        Some(What::Say(doing)) if main.is_some_and(|m| m.cause != Cause::Compute) => {
+            format!("running ({doing})")
+        }
+        Some(_) | None => "running".to_string(),
+    }
 }
 
 fn blocked_text(engine: &Engine<'_>, asleep: &Asleep) -> String {

@@ -56,10 +56,14 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
             format!("{what}: {amount}")
         };
     };
-    match s.what {
+    let text = match s.what {
         What::Ran(_) | What::RanTid(_) => {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
-            format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}")
+            let mask = match cause {
+                Cause::Affinity => mask(t, s),
+                _ => String::new(),
+            };
+            format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}{mask}")
         }
         What::In(_) => format!("{who} was in {what}: {amount}{}", place(t, s)),
         What::Before(_) => format!("{who} ran {what}: {amount}{}", place(t, s)),
@@ -78,8 +82,16 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::Gil => "the interpreter lock, ",
                 _ => "",
             };
-            let place = place(t, s);
-            format!("{who} waited for {waited}{what}: {amount}{place}{meanwhile}")
+            let (frames, place) = (frames(t, s), place(t, s));
+            format!("{who} waited for {waited}{what}: {amount}{frames}{place}{meanwhile}")
+        }
+        What::From { .. } => {
+            let note = match cause {
+                Cause::NoDemand => "",
+                _ => ", whose own time is not recorded",
+            };
+            let (frames, place) = (frames(t, s), place(t, s));
+            format!("{who} waited for {what}{note}: {amount}{frames}{place}")
         }
         What::Stopped { .. } => format!("{who} was {what}: {amount}"),
         What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
@@ -89,13 +101,32 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 _ => "",
             };
             let place = place(t, s);
-            format!("{who}{role} was running while the dispatcher waited for it: {amount}{place}")
+            format!("{who}{role} was running: {amount}{place}")
         }
         What::Say(_) => format!("{who}: {what}: {amount}{}", place(t, s)),
         What::Nothing | What::AfterStream(_) | What::Missing(_) => {
             format!("{who}: {what}: {amount}")
         }
+    };
+    // The cause is told on the time of somebody else than the dispatcher: this is the way there.
+    match s.longest.waiter {
+        Some(waiter) => format!("{text}; {} waited for it", describe(t, waiter)),
+        None => text,
     }
+}
+
+/// On how few CPUs the thread may run.
+fn mask(t: &Timeline, s: &Share) -> String {
+    let wait = s.longest.who.and_then(|who| {
+        let thread = t.thread(who.thread);
+        thread.cpu_wait_in(s.longest.start, s.longest.end)
+    });
+    wait.map_or_else(String::new, |w| {
+        format!(
+            "; it may use {} of {} CPUs, and {} of the others were idle",
+            w.allowed, w.online, w.idle
+        )
+    })
 }
 
 /// CPU of the thread around the longest piece.

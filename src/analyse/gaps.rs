@@ -8,14 +8,16 @@ use crate::analyse::busy::Gap;
 use crate::analyse::calls;
 use crate::analyse::cause::Cause;
 use crate::analyse::device::{self, Queued};
-use crate::analyse::partition::{Engine, Role, Task, WALK_DEPTH};
+use crate::analyse::intervals::Intervals;
+use crate::analyse::partition::{Engine, Task};
 use crate::analyse::series;
 use crate::analyse::what::{Piece, What};
-use crate::event::StackId;
+use crate::event::Migration;
 use crate::model::api::Class;
 use crate::model::gpu::Gpu;
 use crate::model::ops::{Call, Op};
 use crate::model::thread::ThreadIdx;
+use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// Delay between dependent operations that needs no other explanation.
@@ -27,6 +29,12 @@ const LONGEST_USUAL_LEAD: Nanos = Nanos::from_micros(50);
 /// After a synchronising call this much running is still its price: the refill.
 const REFILL: Nanos = Nanos::from_micros(50);
 
+const UNEXPLAINED: &str = "queued in time; nothing recorded says what held it up";
+
+/// Migrations of one series follow each other at this distance at most, and what waited for them
+/// starts no later.
+const MIGRATIONS: Nanos = Nanos::from_micros(20);
+
 /// What a gap can be explained with.
 #[derive(Debug)]
 pub(super) struct Explainer<'a> {
@@ -34,6 +42,8 @@ pub(super) struct Explainer<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) usual_lead: Option<Nanos>,
     pub(super) min_gap: Nanos,
+    /// When managed memory of the device's processes moved, or the device waited for it.
+    pub(super) migrations: Intervals,
     /// Thread of the last launch: it owes the launch that an open gap still waits for.
     pub(super) last_launcher: Option<ThreadIdx>,
 }
@@ -78,6 +88,17 @@ pub(super) fn usual_lead(engine: &Engine<'_>, gpu: &Gpu, gaps: &[Gap]) -> Option
     Some(Nanos(*leads.select_nth_unstable(middle).1))
 }
 
+/// When managed memory of the processes that use the device moved.
+pub(super) fn migrations(t: &Timeline, gpu: &Gpu) -> Intervals {
+    let all = t.gpu().migrations().iter();
+    let here = all.filter(|m| gpu.users.contains(&(m.pid, m.device)));
+    let around = |m: &Migration| {
+        let from = m.start.saturating_sub(MIGRATIONS);
+        (from, Nanos(m.end.0.saturating_add(MIGRATIONS.0)))
+    };
+    Intervals::union_of(here.map(around).collect())
+}
+
 impl<'a> Explainer<'a> {
     pub(super) fn ending(&self, gap: &Gap) -> Option<Ending<'a>> {
         let op = &self.gpu.ops[gap.next? as usize];
@@ -97,14 +118,7 @@ impl<'a> Explainer<'a> {
     }
 
     fn whole(gap: &Gap, cause: Cause, what: What, out: &mut Vec<Piece>) {
-        out.push(Piece {
-            start: gap.start,
-            end: gap.end,
-            cause,
-            who: None,
-            what,
-            stack: StackId::default(),
-        });
+        out.push(Piece::of_nobody(gap.start, gap.end, cause, what));
     }
 
     /// The pieces of `gap`, in order, covering it exactly. `doubt` says why records around it cannot
@@ -142,7 +156,7 @@ impl<'a> Explainer<'a> {
         match self.last_launcher {
             Some(thread) => {
                 self.engine
-                    .explain(dispatcher_task(thread), gap.start, gap.end, out);
+                    .explain(Task::dispatcher(thread), gap.start, gap.end, out);
             }
             None => Self::whole(
                 gap,
@@ -157,32 +171,21 @@ impl<'a> Explainer<'a> {
         let submitted = self.submitted(op, launch);
         let handed_over = submitted.clamp(gap.start, gap.end);
         if gap.len() < self.min_gap {
-            let who = |at| Some(self.engine.t.who(launch.thread, at));
-            let piece = |start, end, cause, who, what| Piece {
-                start,
-                end,
-                cause,
-                who,
-                what,
-                stack: StackId::default(),
-            };
             if gap.start < handed_over {
-                out.push(piece(
-                    gap.start,
-                    handed_over,
-                    Cause::LaunchBound,
-                    who(gap.start),
-                    What::In(launch.api()),
-                ));
+                let (cause, what) = (Cause::LaunchBound, What::In(launch.api()));
+                out.push(Piece {
+                    who: Some(self.engine.t.who(launch.thread, gap.start)),
+                    ..Piece::of_nobody(gap.start, handed_over, cause, what)
+                });
             }
             if handed_over < gap.end {
                 let cause = Cause::GpuLaunchLatency;
-                out.push(piece(handed_over, gap.end, cause, None, What::Nothing));
+                out.push(Piece::of_nobody(handed_over, gap.end, cause, What::Nothing));
             }
             return;
         }
         if gap.start < handed_over {
-            let task = dispatcher_task(launch.thread);
+            let task = Task::dispatcher(launch.thread);
             self.engine.explain(task, gap.start, handed_over, out);
             self.charge_refill(gap, launch.thread, out);
         }
@@ -212,14 +215,7 @@ impl<'a> Explainer<'a> {
     fn device_side(&self, gap: &Gap, op: &Op, launch: &Call, from: Nanos, out: &mut Vec<Piece>) {
         let mut push = |start: Nanos, end: Nanos, cause, what| {
             if start < end {
-                out.push(Piece {
-                    start,
-                    end,
-                    cause,
-                    who: None,
-                    what,
-                    stack: StackId::default(),
-                });
+                out.push(Piece::of_nobody(start, end, cause, what));
             }
         };
         let usual = self.usual();
@@ -244,6 +240,21 @@ impl<'a> Explainer<'a> {
         } else {
             from
         };
+        let named = found.filter(|f| !matches!(f.1, What::Say(_)));
+        if named.is_none() && self.migrations.overlaps(starts, gap.end) {
+            push(from, starts, latency.0, latency.1);
+            let otherwise = found.unwrap_or((Cause::Unknown, What::Say(UNEXPLAINED)));
+            return self.migrations.cut(starts, gap.end, |a, b, moves| {
+                let (cause, what) = match moves {
+                    true => (
+                        Cause::GpuUnifiedMemory,
+                        What::Say("pages of managed memory moved"),
+                    ),
+                    false => otherwise,
+                };
+                push(a, b, cause, what);
+            });
+        }
         match found {
             Some((cause, what)) => {
                 push(from, starts, latency.0, latency.1);
@@ -255,7 +266,7 @@ impl<'a> Explainer<'a> {
                 push(from, gap.end, latency.0, latency.1);
             }
             None => {
-                let what = What::Say("queued in time; nothing recorded says what held it up");
+                let what = What::Say(UNEXPLAINED);
                 push(from, starts, latency.0, latency.1);
                 push(starts, gap.end, Cause::Unknown, what);
             }
@@ -338,14 +349,6 @@ impl<'a> Explainer<'a> {
     }
 }
 
-pub(super) fn dispatcher_task(thread: ThreadIdx) -> Task {
-    Task {
-        thread,
-        role: Role::Dispatcher,
-        depth: WALK_DEPTH,
-    }
-}
-
 /// Makes sure of what everything else relies on: pieces in order, disjoint, covering the gap. A hole
 /// would be a defect, and is called unknown. Equal neighbours become one.
 fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
@@ -368,14 +371,7 @@ fn settle(gap: &Gap, pieces: &mut Vec<Piece>) {
 }
 
 fn cover(gap: &Gap, pieces: &[Piece]) -> Vec<Piece> {
-    let hole = |start, end| Piece {
-        start,
-        end,
-        cause: Cause::Unknown,
-        who: None,
-        what: What::Nothing,
-        stack: StackId::default(),
-    };
+    let hole = |start, end| Piece::of_nobody(start, end, Cause::Unknown, What::Nothing);
     let mut at = gap.start;
     let mut covering = Vec::with_capacity(pieces.len() + 1);
     for piece in pieces {

@@ -12,8 +12,10 @@ pub mod cause;
 mod chain;
 mod device;
 mod evidence;
+mod futex;
 mod gaps;
 mod intervals;
+mod loaders;
 mod overheads;
 mod partition;
 mod quality;
@@ -225,6 +227,7 @@ fn explainer<'a>(
         gpu,
         usual_lead: gaps::usual_lead(engine, gpu, &usage.gaps),
         min_gap,
+        migrations: gaps::migrations(engine.t, gpu),
         last_launcher: match usage.gaps.last() {
             Some(gap) if gap.next.is_none() => last_launcher(engine.t, gpu),
             Some(_) | None => None,
@@ -298,7 +301,7 @@ fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> repor
     let chain = dispatcher
         .zip(host_end)
         .map_or_else(Vec::new, |(thread, end)| {
-            chain::chain(explainer.engine, thread, gap.start, end)
+            chain::chain(explainer.engine, thread, (gap.start, end), pieces)
         });
     report::Gap {
         start: gap.start,

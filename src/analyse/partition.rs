@@ -2,8 +2,8 @@
 //!
 //! The first that matches decides: lost records, the observer, then by the scheduler's state:
 //! stopped, waiting for a CPU (`runqueue`), interrupted, inside a CUDA call, asleep, in its own code.
-//! A wait that only passes on somebody else's lateness is replaced by that thread's own time, down
-//! to [`WALK_DEPTH`] wakers (`walk`).
+//! A wait that only passes on somebody else's lateness is replaced by that thread's own time, and so
+//! on, up to [`MOST_WAKERS`] times (`walk`).
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -14,11 +14,11 @@ use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::intervals::Intervals;
 use crate::analyse::overheads::{Overhead, Overheads};
-use crate::analyse::sampled;
+use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, OverheadKind, Pid, StackId};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -28,24 +28,66 @@ use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// How many wakers are followed from the dispatcher back.
-pub(super) const WALK_DEPTH: u32 = 1;
+pub(super) const MOST_WAKERS: usize = 8;
 
 /// Whose time is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The thread that owes the launch.
+    /// The thread that owes the launch, or another that launches.
     Dispatcher,
-    /// A thread that the dispatcher waited for.
+    /// A thread that was waited for.
     Helper { loader: bool },
 }
 
-/// A thread's time to be explained.
+/// A thread's time to be explained, and who waited for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub(super) thread: ThreadIdx,
     pub(super) role: Role,
-    /// Wakers that may still be followed.
-    pub(super) depth: u32,
+    /// From the dispatcher on, each waited for the next one.
+    waiters: [ThreadIdx; MOST_WAKERS],
+    hops: usize,
+}
+
+impl Task {
+    pub(super) fn dispatcher(thread: ThreadIdx) -> Task {
+        Task {
+            thread,
+            role: Role::Dispatcher,
+            waiters: [thread; MOST_WAKERS],
+            hops: 0,
+        }
+    }
+
+    /// `None`: the way back to the dispatcher is too long already.
+    pub(super) fn helper(self, thread: ThreadIdx, role: Role) -> Option<Task> {
+        let mut helper = Task {
+            thread,
+            role,
+            hops: self.hops + 1,
+            ..self
+        };
+        *helper.waiters.get_mut(self.hops)? = self.thread;
+        Some(helper)
+    }
+
+    /// Another thread in its place.
+    pub(super) fn with_thread(self, thread: ThreadIdx) -> Task {
+        Task { thread, ..self }
+    }
+
+    pub(super) fn is_loader(self) -> bool {
+        matches!(self.role, Role::Helper { loader: true })
+    }
+
+    fn waiter(self) -> Option<ThreadIdx> {
+        self.waiters[..self.hops].last().copied()
+    }
+
+    /// The thread itself waits, or one that waits for it.
+    pub(super) fn waits(self, thread: ThreadIdx) -> bool {
+        self.thread == thread || self.waiters[..self.hops].contains(&thread)
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +97,10 @@ pub(super) struct Engine<'a> {
     lost_anywhere: Intervals,
     lost_on: FxHashMap<Cpu, Intervals>,
     near_call: Hint,
+    /// When pages of managed memory came back from a device, by process.
+    to_host: FxHashMap<Pid, Intervals>,
+    /// Processes of which one thread only was ever seen.
+    pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
     pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
     /// Work for us inside the target.
@@ -66,7 +112,12 @@ pub(super) struct Engine<'a> {
 impl<'a> Engine<'a> {
     pub(super) fn new(t: &'a Timeline) -> Self {
         let mut launching = HashSet::default();
+        let mut single: FxHashMap<Pid, Option<ThreadIdx>> = FxHashMap::default();
         for (idx, thread) in t.threads() {
+            for pid in thread.identities().iter().map(|i| i.pid) {
+                let one = single.entry(pid).or_insert(Some(idx));
+                *one = one.filter(|&one| one == idx);
+            }
             if thread.launches > 0 {
                 launching.extend(thread.identities().iter().map(|i| i.pid));
                 launching.insert(t.pid(t.who(idx, t.end())));
@@ -88,6 +139,8 @@ impl<'a> Engine<'a> {
             lost_anywhere: spans(&|_| true),
             lost_on,
             near_call: Hint::default(),
+            to_host: to_host(t),
+            single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
@@ -174,6 +227,7 @@ impl<'a> Engine<'a> {
                 who: Some(self.t.who(task.thread, start)),
                 what,
                 stack: StackId::default(),
+                waiter: task.waiter().map(|w| self.t.who(w, start)),
             });
         }
     }
@@ -327,17 +381,47 @@ impl<'a> Engine<'a> {
             (Role::Dispatcher, Some(call)) => (Cause::LaunchBound, What::In(call.api())),
             (Role::Dispatcher, None) => self.between_calls(task.thread, from),
         };
-        // A loader that collects garbage is still late, and nobody collects in a launch.
-        let loads = matches!(task.role, Role::Helper { loader: true });
-        if loads || call.is_some() {
-            return self.push(task, from, to, cause, what, out);
-        }
-        let thread = self.t.thread(task.thread);
-        sampled::by_collecting(self.t, thread, (from, to), |start, end, collects| {
-            let (cause, what) = if collects {
-                (Cause::Gc, What::Say("collecting garbage"))
+        let pid = self.t.pid(self.t.who(task.thread, from));
+        let Some(moved) = self.to_host.get(&pid).filter(|_| call.is_none()) else {
+            return self.by_samples(task, (from, to), call.is_some(), (cause, what), out);
+        };
+        moved.cut(from, to, |from, to, moves| {
+            if moves {
+                let what = What::Say("touching managed memory that was on the device");
+                self.push(task, from, to, Cause::GpuUnifiedMemory, what, out);
             } else {
-                (cause, what)
+                self.by_samples(task, (from, to), false, (cause, what), out);
+            }
+        });
+    }
+
+    /// `own` is what it is if no sample says better.
+    fn by_samples(
+        &self,
+        task: Task,
+        (from, to): (Nanos, Nanos),
+        in_launch: bool,
+        own: (Cause, What),
+        out: &mut Vec<Piece>,
+    ) {
+        let thread = self.t.thread(task.thread);
+        sampled::by_doing(self.t, thread, (from, to), |start, end, doing| {
+            let (cause, what) = match doing {
+                Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
+                Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
+                Doing::Balancing => (
+                    Cause::NumaBalancing,
+                    What::Say("looking for memory to move to another NUMA node"),
+                ),
+                Doing::Forking => (
+                    Cause::Subprocess,
+                    What::Say("making a process, or copying memory that it shares with one"),
+                ),
+                // A loader that collects garbage is still late, and nobody does in a launch.
+                Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
+                Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
+                Doing::Spinning => (Cause::Spin, What::Say("spinning")),
+                Doing::Own => own,
             };
             self.push(task, start, end, cause, what, out);
         });
@@ -365,6 +449,10 @@ impl<'a> Engine<'a> {
         is_gdiag(self.t.comm(who))
     }
 
+    pub(super) fn is_profiler(&self, who: Who) -> bool {
+        is_profiler(self.t.comm(who))
+    }
+
     pub(super) fn blocked(&self, task: Task, s: &Stretch, sleep: &Sleep, out: &mut Vec<Piece>) {
         let asleep = self.describe_wait(task.thread, s, sleep);
         if let Wait::Stopped(how) = asleep.wait {
@@ -372,23 +460,11 @@ impl<'a> Engine<'a> {
             return self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
         }
         // A lock that another process holds is not the fault of the call that needs it.
-        let foreign = asleep
-            .waker
-            .filter(|&w| self.t.pid(w) != self.t.pid(self.t.who(task.thread, s.start)));
-        if let (Wait::KernelLock, Some(_)) = (asleep.wait, foreign) {
-            let what = What::Lock {
-                holder: foreign,
-                object: asleep.frame,
-            };
-            return self.push_stack(
-                task,
-                s.start,
-                s.end,
-                Cause::KernelLock,
-                what,
-                asleep.stack,
-                out,
-            );
+        let me = self.t.pid(self.t.who(task.thread, s.start));
+        let foreign = asleep.waker.is_some_and(|w| self.t.pid(w) != me);
+        if asleep.wait == Wait::KernelLock && foreign {
+            let (cause, what) = self.kernel_lock(task.thread, s, &asleep);
+            return self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
         }
         self.by_call(task, s.start, s.end, |seg, in_call| {
             let part = s.part(seg.start, seg.end);
@@ -433,16 +509,19 @@ impl<'a> Engine<'a> {
         };
         let group = known.syscall.map(|nr| t.syscalls().group(nr));
         let traits: Traits = t.names().traits(stack);
+        let state = known.state.unwrap_or(0);
         let wait = waits::classify(&known, group, Object::of(t.name(object)), traits);
         let wake = t.thread(thread).wake_of(s);
+        let waker = wake.and_then(|w| self.ended_by(w, object));
         Asleep {
             wait,
+            interruptible: state & waits::INTERRUPTIBLE != 0,
             syscall: known.syscall,
             object,
             stack,
             frame: t.names().telling_frame(stack),
             wake,
-            waker: wake.and_then(|w| walk::task_waker(t, w)),
+            waker,
         }
     }
 
@@ -459,7 +538,7 @@ impl<'a> Engine<'a> {
             Stop::Signal => walk::stop_sender(t, t.who(thread, s.start), s.span.0).or(by_wake),
             Stop::Tracer | Stop::Freezer => by_wake,
         };
-        let profiler = by.is_some_and(|w| is_profiler(t.comm(w)));
+        let profiler = by.is_some_and(|w| self.is_profiler(w));
         let cause = if profiler {
             Cause::Observer
         } else {
@@ -469,16 +548,28 @@ impl<'a> Engine<'a> {
     }
 }
 
+fn to_host(t: &Timeline) -> FxHashMap<Pid, Intervals> {
+    let mut lists: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
+    for m in t.gpu().migrations() {
+        if m.kind == MigrationKind::ToHost {
+            lists.entry(m.pid).or_default().push((m.start, m.end));
+        }
+    }
+    let union = |(pid, list)| (pid, Intervals::union_of(list));
+    lists.into_iter().map(union).collect()
+}
+
 /// What a thread was asleep in, and who woke it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asleep {
     pub(super) wait: Wait,
+    pub(super) interruptible: bool,
     pub(super) syscall: Option<u16>,
     pub(super) object: crate::event::NameId,
     pub(super) stack: StackId,
     pub(super) frame: crate::event::NameId,
     pub(super) wake: Option<Wake>,
-    /// The waker, when it was a thread and not an interrupt.
+    /// The thread that ended it, when it was not an interrupt that did.
     pub(super) waker: Option<Who>,
 }
 
@@ -497,7 +588,7 @@ pub(super) fn is_gdiag(comm: &str) -> bool {
     comm == "gdiag" || comm.starts_with("gdiag-")
 }
 
-/// Programs that stop others in order to look at them.
+/// Programs that stop others, or take their locks, in order to look at them.
 fn is_profiler(comm: &str) -> bool {
     const NAMES: [&str; 6] = ["py-spy", "austin", "perf", "nsys", "pyroscope", "samply"];
     is_gdiag(comm) || NAMES.iter().any(|n| comm.starts_with(n))

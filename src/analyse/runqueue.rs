@@ -97,7 +97,7 @@ impl Engine<'_> {
         let short = s.len() < SLOW_WAKE;
         match ran {
             Some(tid) if tid.0 != 0 && tid != thread.tid => {
-                let (cause, what) = self.ran_instead(task.thread, tid, s.start);
+                let (cause, what) = self.ran_instead(task.thread, tid, s);
                 self.push(task, s.start, s.end, cause, what, out);
             }
             Some(_) | None if short => self.scheduling_tail(task, s, out),
@@ -125,7 +125,8 @@ impl Engine<'_> {
     }
 
     /// Who had the CPU decides: ourselves, interrupts, the same job, or a foreign program.
-    fn ran_instead(&self, victim: ThreadIdx, tid: Tid, at: Nanos) -> (Cause, What) {
+    fn ran_instead(&self, victim: ThreadIdx, tid: Tid, s: &Stretch) -> (Cause, What) {
+        let at = s.start;
         let Some(idx) = self.t.find(tid) else {
             return (Cause::Preempted, What::RanTid(tid));
         };
@@ -136,11 +137,21 @@ impl Engine<'_> {
         } else if comm.starts_with("ksoftirqd/") {
             Cause::Irq
         } else if self.same_job(self.t.who(victim, at), who) {
-            Cause::Oversubscribed
+            if self.is_packed(victim, s) {
+                Cause::Affinity
+            } else {
+                Cause::Oversubscribed
+            }
         } else {
             Cause::Preempted
         };
         (cause, What::Ran(who))
+    }
+
+    /// There was a CPU for it among those that it may not use.
+    fn is_packed(&self, victim: ThreadIdx, s: &Stretch) -> bool {
+        let wait = self.t.thread(victim).cpu_wait_in(s.span.0, s.span.1);
+        wait.is_some_and(|w| w.allowed < w.online && w.idle > 0)
     }
 
     fn same_job(&self, a: Who, b: Who) -> bool {
@@ -152,8 +163,10 @@ impl Engine<'_> {
         if t.meta().mode == TargetMode::All {
             return walk::descends_from(t, b, t.pid(a)) || walk::descends_from(t, a, t.pid(b));
         }
+        // A helper that was found by following wakers works for the job.
+        let followed = |who: Who| t.thread(who.thread).is_followed();
         let target = |who| t.identity(who).is_some_and(|i| i.target && !i.kthread);
-        target(a) && target(b)
+        (target(a) || followed(a)) && target(b)
     }
 
     /// The short time from the waking to the CPU belongs to the wait.
@@ -176,7 +189,7 @@ impl Engine<'_> {
         }
         let (cause, what) = match (before.last(), thread.preemptor(s)) {
             (Some(p), _) => (p.cause, p.what),
-            (None, Some(tid)) if tid.0 != 0 => self.ran_instead(task.thread, tid, s.start),
+            (None, Some(tid)) if tid.0 != 0 => self.ran_instead(task.thread, tid, s),
             (None, _) => (Cause::Unknown, What::Say("runnable")),
         };
         self.push(task, s.start, s.end, cause, what, out);

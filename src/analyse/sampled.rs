@@ -6,6 +6,7 @@ use crate::analyse::what::Piece;
 use crate::event::{SampleKind, StackId};
 use crate::model::frame_text;
 use crate::model::frames::CallTraits;
+use crate::model::names::Traits;
 use crate::model::ops::Call;
 use crate::model::samples::SampleMark;
 use crate::model::thread::{State, Stretch, Thread};
@@ -80,24 +81,83 @@ fn user_stack(t: &Timeline, sample: Option<&SampleMark>) -> Stack {
     }
 }
 
-/// Divides `[from, to)` of a running thread by whether it collected garbage: each moment is like the timer's
-/// sample next to it. Without a sample it did not.
-pub(super) fn by_collecting(
+/// What a thread was running for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// For its own work, as far as anybody knows.
+    Own,
+    Collecting,
+    Spinning,
+    Forking,
+    Balancing,
+    Reclaiming,
+    Faulting,
+}
+
+fn doing(t: &Timeline, sample: &SampleMark) -> Doing {
+    let kernel = t.names().traits(sample.kernel);
+    let user = t.names().call_traits(sample.user);
+    if kernel.has(Traits::BALANCE) {
+        Doing::Balancing
+    } else if kernel.has(Traits::RECLAIM) {
+        Doing::Reclaiming
+    } else if kernel.has(Traits::FORK) {
+        Doing::Forking
+    } else if kernel.has(Traits::FILE_FAULT) && kernel.has(Traits::IO | Traits::FILE_READ) {
+        Doing::Faulting
+    } else if user.has(CallTraits::COLLECTS) {
+        Doing::Collecting
+    } else if kernel.has(Traits::YIELD) || user.has(CallTraits::SPINS) {
+        Doing::Spinning
+    } else {
+        Doing::Own
+    }
+}
+
+/// From the first to the last sample of one run that are in a yield, when there are many of them: the
+/// others in between are on the way to the next.
+#[derive(Clone, Copy, Debug)]
+struct Loop(Nanos, Nanos);
+
+impl Loop {
+    fn of(t: &Timeline, samples: &[SampleMark]) -> Option<Loop> {
+        /// One of so many samples at least.
+        const MANY: usize = 4;
+        let cpu = || samples.iter().filter(|s| s.is_cpu());
+        let mut spins = cpu().filter(|s| doing(t, s) == Doing::Spinning);
+        let first = spins.next()?.ts;
+        let (more, last) = spins.fold((0, first), |(n, _), s| (n + 1, s.ts));
+        let inside = Loop(first, last);
+        let between = cpu().filter(|s| inside.contains(s)).count();
+        ((more + 1) * MANY >= between).then_some(inside)
+    }
+
+    fn contains(self, sample: &SampleMark) -> bool {
+        self.0 <= sample.ts && sample.ts <= self.1
+    }
+}
+
+/// Divides `[from, to)` of a running thread by what it ran for: each moment is like the timer's sample
+/// next to it. Without a sample it was work of its own.
+pub(super) fn by_doing(
     t: &Timeline,
     thread: &Thread,
     (from, to): (Nanos, Nanos),
-    mut each: impl FnMut(Nanos, Nanos, bool),
+    mut each: impl FnMut(Nanos, Nanos, Doing),
 ) {
-    let collects = |s: &SampleMark| t.names().call_traits(s.user).has(CallTraits::COLLECTS);
     let samples = if thread.samples().is_empty() {
         &[]
     } else {
         thread.samples_in(from, to)
     };
     let mut at = from;
-    let mut last: Option<(&SampleMark, bool)> = None;
+    let mut last: Option<(&SampleMark, Doing)> = None;
+    let loops = Loop::of(t, samples);
     for sample in samples.iter().filter(|s| s.is_cpu()) {
-        let now = collects(sample);
+        let now = match doing(t, sample) {
+            Doing::Own if loops.is_some_and(|l| l.contains(sample)) => Doing::Spinning,
+            other => other,
+        };
         if let Some((before, was)) = last.filter(|l| l.1 != now) {
             let middle = Nanos(before.ts.0 + sample.ts.saturating_sub(before.ts).0 / 2);
             each(at, middle, was);
@@ -105,5 +165,5 @@ pub(super) fn by_collecting(
         }
         last = Some((sample, now));
     }
-    each(at, to, last.is_some_and(|l| l.1));
+    each(at, to, last.map_or(Doing::Own, |l| l.1));
 }

@@ -2,7 +2,7 @@
 //!
 //! A read of a cold file is a series of waits with the kernel at work in between: it submits the
 //! next request and copies what has come. The same goes for page faults, flushes, and starting
-//! processes. Scheduling events do not say whether a thread ran in the kernel or in its own
+//! processes; and for a thread that gives its CPU away over and over. Scheduling events do not say whether a thread ran in the kernel or in its own
 //! code; a run that is shorter than the waits beside it is taken for a part of them.
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,14 @@ fn thread(piece: &Piece) -> Option<ThreadIdx> {
     piece.who.map(|w| w.thread)
 }
 
+/// Who yields in a loop looks in between whether there is something to do.
+const LONGEST_LOOK: Nanos = Nanos::from_micros(100);
+
 /// A wait with work of the kernel around it.
 fn is_wait(piece: &Piece) -> bool {
+    if piece.cause == Cause::Spin {
+        return true;
+    }
     let kernel_works = matches!(
         piece.cause,
         Cause::DiskRead | Cause::DiskWrite | Cause::PageFault | Cause::Subprocess
@@ -39,6 +45,7 @@ fn is_run(piece: &Piece) -> bool {
         | What::Irq(_)
         | What::Wait { .. }
         | What::Lock { .. }
+        | What::From { .. }
         | What::Stopped { .. }
         | What::Overhead(_)
         | What::AfterStream(_)
@@ -64,7 +71,11 @@ pub(super) fn charge_between_waits(pieces: &mut [Piece]) {
         let same_thread = first.is_none_or(|f| thread(&f) == thread(&piece));
         if is_wait(&piece) {
             if let (Some(f), Some(first)) = (from, first) {
-                let longest = first.len().max(piece.len()).min(LONGEST_RUN);
+                let longest = if piece.cause == Cause::Spin {
+                    LONGEST_LOOK
+                } else {
+                    first.len().max(piece.len()).min(LONGEST_RUN)
+                };
                 if same_thread && first.cause == piece.cause && ran <= longest {
                     for between in &mut pieces[f + 1..i] {
                         if is_run(between) {

@@ -17,6 +17,8 @@ pub(super) enum Wait {
     /// In NVIDIA's driver, not on a lock.
     Driver,
     PageFault,
+    /// A page of managed memory that was on a device.
+    ManagedMemory,
     DiskRead,
     DiskWrite,
     /// A peer at a connected socket.
@@ -43,6 +45,7 @@ impl Wait {
             Wait::KernelLock => "kernel lock",
             Wait::Driver => "NVIDIA driver",
             Wait::PageFault => "page fault",
+            Wait::ManagedMemory => "managed memory",
             Wait::DiskRead => "disk read",
             Wait::DiskWrite => "disk write",
             Wait::Network => "network",
@@ -70,7 +73,11 @@ pub(super) enum Object {
 
 impl Object {
     pub(super) fn of(name: &str) -> Object {
-        if name.starts_with("socket:") {
+        let is_socket = |kind| name.starts_with(kind);
+        if ["socket:", "tcp ", "udp ", "unix "]
+            .into_iter()
+            .any(is_socket)
+        {
             Object::Socket
         } else if name.starts_with("pipe:") || name.contains("[eventfd]") {
             Object::Pipe
@@ -85,7 +92,7 @@ impl Object {
 }
 
 /// Bits of the raw `task->__state`.
-const INTERRUPTIBLE: u16 = 0x1;
+pub(super) const INTERRUPTIBLE: u16 = 0x1;
 const UNINTERRUPTIBLE: u16 = 0x2;
 const STOPPED: u16 = 0x4;
 const TRACED: u16 = 0x8;
@@ -111,6 +118,9 @@ pub(super) fn classify(sleep: &Sleep, group: Option<Group>, object: Object, stac
         || (stack.has(Traits::FAULT) && stack.has(Traits::IO) && !stack.has(Traits::SWAP));
     if stack.has(Traits::RECLAIM) || (sleep.flags.has(SwitchFlags::MEMSTALL) && !file_io) {
         return Wait::Reclaim;
+    }
+    if group.is_none() && stack.has(Traits::FAULT) && stack.has(Traits::DRIVER) {
+        return Wait::ManagedMemory;
     }
     if stack.has(Traits::KERNEL_LOCK) && !stack.has(Traits::FUTEX) {
         return Wait::KernelLock;
@@ -310,6 +320,9 @@ mod tests {
         for (name, expected) in [
             ("/data/set.bin", Wait::DiskRead),
             ("socket:[123]", Wait::Network),
+            ("tcp 10.0.0.1:5000 -> 10.0.0.2:80", Wait::Network),
+            ("unix pair [12]", Wait::Network),
+            ("udp listening on 0.0.0.0:53", Wait::Network),
             ("pipe:[77]", Wait::Pipe),
             ("anon_inode:[eventfd]", Wait::Pipe),
             ("", Wait::Pipe),

@@ -2,216 +2,250 @@
 //!
 //! Locks, children and the kernel's own waits end the walk: their mechanism is the cause, and
 //! the holder is evidence. Waits for data pass through to the thread that delivered
-//! it, and take what that thread was doing in the same time.
+//! it, and take what that thread was doing in the same time; of a thread outside of the
+//! recording nothing is known but that it was late.
 #![forbid(unsafe_code)]
 
 use crate::analyse::cause::Cause;
-use crate::analyse::intervals::Intervals;
 use crate::analyse::partition::{Asleep, Engine, Role, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::what::{Piece, What};
-use crate::event::{Context, Pid, Signal, Tid};
-use crate::model::frames::CallTraits;
+use crate::event::{self, Context, NameId, Pid, Signal, Tid};
+use crate::model::names::Traits;
 use crate::model::syscall::Group;
 use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
+use crate::store::meta::TargetMode;
 use crate::units::Nanos;
-
-/// Python's default switch interval: a waiter for the interpreter lock wakes up this often to ask for it.
-const SWITCH_INTERVAL: (Nanos, Nanos) = (Nanos::from_micros(4_500), Nanos::from_micros(6_500));
 
 /// Between two waits of one series a thread runs no longer than this.
 const SERIES_SPACING: Nanos = Nanos::from_micros(200);
 
-/// A helper that was woken so shortly before the wait answers a request.
-const REQUEST: Nanos = Nanos::from_micros(200);
+/// What a wait comes down to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is the cause itself.
+    Is(Cause, What),
+    /// What `by` did meanwhile is, where that is recorded, and `outside` where it is not.
+    For { by: Who, outside: Cause },
+}
 
 impl Engine<'_> {
     /// Asleep outside of the CUDA calls that explain a sleep.
     pub(super) fn asleep(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
-        let plain = |cause, out: &mut Vec<Piece>| {
-            self.push_stack(
-                task,
-                s.start,
-                s.end,
-                cause,
-                asleep.what(),
-                asleep.stack,
-                out,
-            );
-        };
-        match asleep.wait {
-            Wait::Reclaim => plain(Cause::Reclaim, out),
-            Wait::KernelLock => plain(Cause::KernelLock, out),
-            Wait::Driver => plain(Cause::CudaApi, out),
-            Wait::PageFault => plain(Cause::PageFault, out),
-            Wait::DiskRead => plain(Cause::DiskRead, out),
-            Wait::DiskWrite => plain(Cause::DiskWrite, out),
-            Wait::Sleep => plain(Cause::Sleep, out),
-            Wait::Child => plain(Cause::Subprocess, out),
-            Wait::Accept => plain(Cause::NoDemand, out),
-            Wait::Stopped(_) => plain(Cause::Stopped, out),
-            Wait::Futex => self.futex(task, s, asleep, out),
-            Wait::Network => match asleep.waker {
-                Some(peer) => self.through(task, s, asleep, peer, Cause::Network, out),
-                None => plain(Cause::Network, out),
-            },
-            Wait::Pipe => match asleep.waker {
-                Some(writer) => self.through(task, s, asleep, writer, Cause::Other, out),
-                None => self.unfinished(task, s, asleep, Cause::Other, out),
-            },
-            Wait::Poll | Wait::Epoll => self.polled(task, s, asleep, out),
-            Wait::Other => self.unfinished(task, s, asleep, Cause::Other, out),
+        match self.verdict(task, s, asleep) {
+            Verdict::Is(cause, what) => {
+                self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
+            }
+            Verdict::For { by, outside } => self.through(task, s, asleep, by, outside, out),
         }
     }
 
-    /// A wait that cannot be followed further: of a loader it is still the loader's time.
-    fn unfinished(
-        &self,
-        task: Task,
-        s: &Stretch,
-        asleep: &Asleep,
-        cause: Cause,
-        out: &mut Vec<Piece>,
-    ) {
-        let cause = match task.role {
-            Role::Helper { loader: true } => Cause::DataLoading,
-            Role::Helper { loader: false } | Role::Dispatcher => cause,
-        };
-        self.push_stack(
-            task,
-            s.start,
-            s.end,
-            cause,
-            asleep.what(),
-            asleep.stack,
-            out,
-        );
+    pub(super) fn verdict(&self, task: Task, s: &Stretch, asleep: &Asleep) -> Verdict {
+        let plain = |cause| Verdict::Is(cause, asleep.what());
+        match asleep.wait {
+            Wait::Reclaim => plain(Cause::Reclaim),
+            Wait::KernelLock => {
+                let (cause, what) = self.kernel_lock(task.thread, s, asleep);
+                Verdict::Is(cause, what)
+            }
+            Wait::Driver => plain(Cause::CudaApi),
+            Wait::PageFault => plain(Cause::PageFault),
+            Wait::ManagedMemory => plain(Cause::GpuUnifiedMemory),
+            Wait::DiskRead => plain(Cause::DiskRead),
+            Wait::DiskWrite => plain(Cause::DiskWrite),
+            Wait::Sleep => plain(Cause::Sleep),
+            Wait::Child => plain(Cause::Subprocess),
+            Wait::Accept => plain(Cause::NoDemand),
+            Wait::Stopped(_) => plain(Cause::Stopped),
+            Wait::Futex => self.futex(task, s, asleep),
+            Wait::Network => self.received(task, s, asleep),
+            Wait::Pipe => match asleep.waker {
+                Some(by) => self.waits_for(task, s, asleep, by),
+                None => unfinished(task, Cause::Other, asleep),
+            },
+            Wait::Poll | Wait::Epoll => self.polled(task, s, asleep),
+            // Another way to wait for somebody: a message queue, a signal.
+            Wait::Other => match asleep.waker.filter(|_| asleep.interruptible) {
+                Some(by) if self.t.thread(by.thread).is_followed() => {
+                    self.waits_for(task, s, asleep, by)
+                }
+                Some(_) | None => unfinished(task, Cause::Other, asleep),
+            },
+        }
     }
 
-    /// Replaces the wait by what `waker` did meanwhile. `outside` is the cause when the waker is not
-    /// part of the recording.
+    /// Who held a lock of the kernel is evidence, unless it is there to look.
+    pub(super) fn kernel_lock(
+        &self,
+        thread: ThreadIdx,
+        s: &Stretch,
+        asleep: &Asleep,
+    ) -> (Cause, What) {
+        let Some(holder) = asleep.waker else {
+            return (Cause::KernelLock, asleep.what());
+        };
+        let t = self.t;
+        let released = t.waker_stack(t.thread(thread).tid, s.span.0);
+        let reads_maps = released.is_some_and(|(by, sample)| {
+            by == holder.thread && t.names().traits(sample.kernel).has(Traits::MAPS_READ)
+        });
+        let foreign = t.pid(holder) != t.pid(t.who(thread, s.start));
+        let cause = if self.is_profiler(holder) || (foreign && reads_maps) {
+            Cause::Observer
+        } else {
+            Cause::KernelLock
+        };
+        let what = What::Lock {
+            holder: Some(holder),
+            object: asleep.frame,
+        };
+        (cause, what)
+    }
+
+    /// A wait for `by`, and what its lateness is called when its own time is not recorded.
+    pub(super) fn waits_for(&self, task: Task, s: &Stretch, asleep: &Asleep, by: Who) -> Verdict {
+        let outside = if self.is_rank(task.thread, by, s.start) {
+            Cause::Peer
+        } else {
+            match (asleep.wait, self.role(asleep.object)) {
+                (_, Some(event::Role::Listening | event::Role::Accepted)) => Cause::NoDemand,
+                (_, Some(event::Role::Connected)) | (Wait::Network, None) => Cause::Network,
+                (Wait::Epoll | Wait::Poll, None) => Cause::NoDemand,
+                // A queue that a stranger fills holds requests.
+                (Wait::Futex | Wait::Pipe, None) if self.is_outside(task.thread, by, s.start) => {
+                    Cause::NoDemand
+                }
+                _ => Cause::Unknown,
+            }
+        };
+        Verdict::For { by, outside }
+    }
+
+    fn role(&self, object: NameId) -> Option<event::Role> {
+        self.t.names().endpoint(object).map(|e| e.role)
+    }
+
+    /// Asleep until somebody connects, or one who did asks for something.
+    fn serves(&self, asleep: &Asleep) -> bool {
+        match self.role(asleep.object) {
+            Some(event::Role::Listening | event::Role::Accepted) => true,
+            Some(event::Role::Connected) | None => false,
+        }
+    }
+
+    /// At a socket.
+    fn received(&self, task: Task, s: &Stretch, asleep: &Asleep) -> Verdict {
+        match asleep.waker {
+            Some(peer) if self.serves(asleep) && self.is_outside(task.thread, peer, s.start) => {
+                let (peer, object) = (peer, asleep.object);
+                Verdict::Is(Cause::NoDemand, What::From { peer, object })
+            }
+            Some(peer) => self.waits_for(task, s, asleep, peer),
+            None if self.serves(asleep) => Verdict::Is(Cause::NoDemand, asleep.what()),
+            None => Verdict::Is(Cause::Network, asleep.what()),
+        }
+    }
+
+    fn polled(&self, task: Task, s: &Stretch, asleep: &Asleep) -> Verdict {
+        let epoll = asleep.wait == Wait::Epoll;
+        let group = if epoll { Group::Epoll } else { Group::Poll };
+        let role = self.role(asleep.object);
+        let wake = self.waker_at_last(task.thread, s, asleep, group);
+        if let Some(peer) = wake.and_then(|w| self.ended_by(w, asleep.object)) {
+            let peer_asks = self.serves(asleep) && self.is_outside(task.thread, peer, s.start);
+            if peer_asks {
+                let object = asleep.object;
+                return Verdict::Is(Cause::NoDemand, What::From { peer, object });
+            }
+            return self.waits_for(task, s, asleep, peer);
+        }
+        let cause = match (role, wake.map(|w| w.context)) {
+            (Some(event::Role::Listening | event::Role::Accepted), _) => Cause::NoDemand,
+            (Some(event::Role::Connected), Some(Context::SoftIrq(_)) | None) => Cause::Network,
+            // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
+            (None, Some(Context::SoftIrq(_)) | None) if epoll => Cause::NoDemand,
+            (None, Some(Context::SoftIrq(_))) => Cause::Network,
+            // Nothing came until the time that it had set itself.
+            (None, Some(Context::Timer)) if !epoll => Cause::Sleep,
+            (_, Some(Context::HardIrq(_) | Context::Timer | Context::Task)) | (None, None) => {
+                Cause::Other
+            }
+        };
+        unfinished(task, cause, asleep)
+    }
+
+    /// Replaces the wait by what `by` did meanwhile. `outside` is the cause where that is not recorded.
     fn through(
         &self,
         task: Task,
         s: &Stretch,
         asleep: &Asleep,
-        waker: Who,
+        by: Who,
         outside: Cause,
         out: &mut Vec<Piece>,
     ) {
-        let helper = self.t.thread(waker.thread);
-        if !helper.is_target() || waker.thread == task.thread {
-            let what = What::Lock {
-                holder: Some(waker),
-                object: asleep.object,
-            };
-            let what = if outside == Cause::Other {
-                asleep.what()
-            } else {
-                what
-            };
-            return self.push_stack(task, s.start, s.end, outside, what, asleep.stack, out);
-        }
-        if task.depth == 0 {
-            return self.unfinished(task, s, asleep, Cause::Other, out);
-        }
-        // A thread that launches work itself is judged like the dispatcher.
-        let role = if helper.launches > 0 {
-            Role::Dispatcher
-        } else {
-            Role::Helper {
-                loader: self.is_loader(task.thread, waker, s)
-                    || self.waits_for_loader(task.thread, waker, s),
-            }
+        let mut stay = |start: Nanos, end: Nanos, cause, what| {
+            self.push_stack(task, start, end, cause, what, asleep.stack, out);
         };
-        let helper = Task {
-            thread: waker.thread,
-            role,
-            depth: task.depth - 1,
+        if task.waits(by.thread) {
+            let what = What::Say("threads that seem to wait for each other");
+            return stay(s.start, s.end, Cause::Unknown, what);
+        }
+        let since = self.t.thread(by.thread).followed_since();
+        let known = since.unwrap_or(s.end).clamp(s.start, s.end);
+        if s.start < known {
+            let (peer, object) = (by, asleep.object);
+            stay(s.start, known, outside, What::From { peer, object });
+        }
+        if known == s.end {
+            return;
+        }
+        let Some(helper) = task.helper(by.thread, self.role_of(task, by, s)) else {
+            let what = What::Say("at the end of a long chain of threads that wait for each other");
+            return stay(known, s.end, Cause::Unknown, what);
         };
-        // A thread that was born meanwhile could not be late before. Its process's main thread
-        // could: it had to make it.
-        let identity = self.t.identity(waker);
+        for (thread, start, end) in self.who_was_late(task, by, s.part(known, s.end)) {
+            self.explain(helper.with_thread(thread), start, end, out);
+        }
+    }
+
+    /// `by`, but a thread that was born meanwhile could not be late before. Its process's main thread
+    /// could: it had to make it.
+    pub(super) fn who_was_late(
+        &self,
+        task: Task,
+        by: Who,
+        s: Stretch,
+    ) -> impl Iterator<Item = (ThreadIdx, Nanos, Nanos)> {
+        let identity = self.t.identity(by);
         let born = identity.map_or(s.start, |id| id.start.clamp(s.start, s.end));
         let main = identity
             .and_then(|id| self.t.find(Tid(id.pid.0)))
-            .filter(|&main| main != waker.thread && main != task.thread);
-        if born > s.start {
-            let thread = main.unwrap_or(helper.thread);
-            self.explain(Task { thread, ..helper }, s.start, born, out);
-        }
-        if born < s.end {
-            self.explain(helper, born, s.end, out);
-        }
+            .filter(|&main| !task.waits(main) && self.t.thread(main).is_followed());
+        let before = main.unwrap_or(by.thread);
+        [(before, s.start, born), (by.thread, born, s.end)]
+            .into_iter()
+            .filter(|(_, start, end)| start < end)
     }
 
-    fn futex(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
-        let takes_gil = self.takes_gil(task.thread, s);
-        let waker = self.waker_at_last(task.thread, s, asleep, Group::Futex);
-        let released = waker.and_then(|w| task_waker(self.t, w));
-        if takes_gil == Some(true) && !released.is_some_and(|w| self.is_gdiag(w)) {
-            // Who held it when a wait timed out is in the sample; the last of a series is ended by the holder.
-            let held = asleep.waker.or_else(|| self.gil_holder(task.thread, s));
-            let what = What::Lock {
-                holder: held.or(released),
-                object: asleep.object,
-            };
-            return self.push_stack(task, s.start, s.end, Cause::Gil, what, asleep.stack, out);
+    /// A thread that launches work itself is judged like the dispatcher.
+    pub(super) fn role_of(&self, task: Task, by: Who, s: &Stretch) -> Role {
+        if self.t.thread(by.thread).launches > 0 {
+            return Role::Dispatcher;
         }
-        let Some(holder) = released else {
-            return self.unfinished(task, s, asleep, Cause::Other, out);
-        };
-        let me = self.t.pid(self.t.who(task.thread, s.start));
-        let same_process = self.t.pid(holder) == me;
-        let cause = if self.is_gdiag(holder) {
-            Cause::Observer
-        } else if takes_gil.is_none() && self.is_interpreter_lock(task.thread, s) {
-            Cause::Gil
-        } else {
-            Cause::Lock
-        };
-        // Threads that launch hand work to each other, as the autograd thread and its caller do: asleep
-        // outside of any call, they wait for that and not for a lock. So do those that wait
-        // for a loader; and another process cannot hold a lock of this one.
-        let in_call = self.calls(task.thread).innermost(s.start).is_some();
-        let hands_over = self.t.thread(holder.thread).launches > 0 && !in_call;
-        let delivers = self.is_loader(task.thread, holder, s)
-            || (same_process && self.waits_for_loader(task.thread, holder, s));
-        if cause == Cause::Lock && (hands_over || delivers || !same_process) {
-            return self.through(task, s, asleep, holder, Cause::Other, out);
+        let waiter = self.t.who(task.thread, s.start);
+        let own = task.is_loader() && self.t.pid(by) == self.t.pid(waiter);
+        Role::Helper {
+            loader: own
+                || self.is_loader(task.thread, by, s)
+                || self.waits_for_loader(task.thread, by, s),
         }
-        let what = What::Lock {
-            holder: Some(holder),
-            object: asleep.object,
-        };
-        self.push_stack(task, s.start, s.end, cause, what, asleep.stack, out);
-    }
-
-    fn polled(&self, task: Task, s: &Stretch, asleep: &Asleep, out: &mut Vec<Piece>) {
-        let epoll = asleep.wait == Wait::Epoll;
-        let group = if epoll { Group::Epoll } else { Group::Poll };
-        let wake = self.waker_at_last(task.thread, s, asleep, group);
-        let cause = match wake.map(|w| (w, w.context)) {
-            Some((wake, Context::Task)) => match task_waker(self.t, wake) {
-                Some(peer) => {
-                    return self.through(task, s, asleep, peer, Cause::NoDemand, out);
-                }
-                None => Cause::Other,
-            },
-            // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
-            Some((_, Context::SoftIrq(_))) if epoll => Cause::NoDemand,
-            Some((_, Context::SoftIrq(_))) => Cause::Network,
-            Some((_, Context::HardIrq(_) | Context::Timer)) => Cause::Other,
-            None if epoll => Cause::NoDemand,
-            None => Cause::Other,
-        };
-        self.unfinished(task, s, asleep, cause, out);
     }
 
     /// Who ended the wait. A wait that timed out and was taken up again at once ends with the
     /// last of the series.
-    fn waker_at_last(
+    pub(super) fn waker_at_last(
         &self,
         thread: ThreadIdx,
         s: &Stretch,
@@ -254,131 +288,63 @@ impl Engine<'_> {
         asleep.wake
     }
 
-    /// Was the thread asleep in a futex for the interpreter lock? `None`: there is no stack of the wait, or
-    /// one that does not tell.
-    fn takes_gil(&self, thread: ThreadIdx, s: &Stretch) -> Option<bool> {
-        let sample = self.t.thread(thread).off_stack(s.span.0)?;
-        let traits = self.t.names().call_traits(sample.user);
-        let told = traits.has(CallTraits::TAKES_GIL | CallTraits::NAMED);
-        told.then_some(traits.has(CallTraits::TAKES_GIL))
-    }
-
-    /// Who held the interpreter lock when the thread ran again.
-    fn gil_holder(&self, thread: ThreadIdx, s: &Stretch) -> Option<Who> {
+    /// The thread that ended a wait. A packet of a peer on this machine comes in an interrupt, on top of the
+    /// thread that sent it.
+    pub(super) fn ended_by(&self, wake: Wake, object: NameId) -> Option<Who> {
         let t = self.t;
-        let sample = t.thread(thread).off_stack(s.span.0)?;
-        let holder = t.find(sample.gil()?).filter(|&h| h != thread)?;
-        Some(t.who(holder, sample.ts))
-    }
-
-    /// A waiter for Python's interpreter lock asks for it every 5 ms: the wait is a series of such
-    /// episodes. An ordinary lock is waited for in one go.
-    fn is_interpreter_lock(&self, thread: ThreadIdx, s: &Stretch) -> bool {
-        const REACH: Nanos = Nanos::from_millis(12);
-        let t = self.t;
-        let pid = t.pid(t.who(thread, s.start));
-        if !is_python(t, t.who(thread, s.start), pid) {
-            return false;
-        }
-        let from = s.span.0.saturating_sub(REACH);
-        let to = Nanos(s.span.1 .0.saturating_add(REACH.0));
-        let waits = || {
-            t.thread(thread)
-                .states(from, to)
-                .filter(|s| self.is_futex(s))
+        let Context::SoftIrq(_) = wake.context else {
+            return task_waker(t, wake);
         };
-        self.switch_intervals(thread).overlaps(from, to) && waits().nth(1).is_some()
+        let peer = t.names().endpoint(object)?.peer?;
+        let current = t.find(wake.waker).map(|thread| t.who(thread, wake.at));
+        let only = || Some(t.who((*self.single.get(&peer)?)?, wake.at));
+        current.filter(|&w| t.pid(w) == peer).or_else(only)
     }
 
-    /// When the thread was in a futex for as long as a waiter for the interpreter lock is. Found once
-    /// for each thread: one that hands over all the time has thousands of waits in reach of each.
-    fn switch_intervals(&self, thread: ThreadIdx) -> &Intervals {
-        self.switch_intervals[thread.0 as usize].get_or_init(|| {
-            let states = self.t.thread(thread).states(Nanos::ZERO, Nanos::MAX);
-            let list = states.filter_map(|s| {
-                let (from, to) = s.span;
-                let len = to.saturating_sub(from);
-                let fits = SWITCH_INTERVAL.0 <= len && len <= SWITCH_INTERVAL.1;
-                (fits && self.is_futex(&s)).then_some((from, to))
-            });
-            Intervals::union_of(list.collect())
-        })
-    }
-
-    fn is_futex(&self, s: &Stretch) -> bool {
-        match &s.state {
-            State::Blocked(sleep) => sleep
-                .syscall
-                .is_some_and(|nr| self.t.syscalls().group(nr) == Group::Futex),
-            State::Unknown | State::Running { .. } | State::Runnable { .. } | State::Exited => {
-                false
-            }
-        }
-    }
-
-    /// Does `waker` load data for the job of `dispatcher`?
-    fn is_loader(&self, dispatcher: ThreadIdx, waker: Who, s: &Stretch) -> bool {
+    /// Neither recorded as a part of the job, nor related to the waiting thread's process.
+    pub(super) fn is_outside(&self, waiter: ThreadIdx, other: Who, at: Nanos) -> bool {
         let t = self.t;
-        if t.thread(waker.thread).launches > 0 {
+        let waiter = t.who(waiter, at);
+        let related = t.pid(waiter) == t.pid(other)
+            || descends_from(t, other, t.pid(waiter))
+            || descends_from(t, waiter, t.pid(other));
+        let target = || t.identity(other).is_some_and(|id| id.target);
+        !related && (t.meta().mode == TargetMode::All || !target())
+    }
+
+    /// Another process that launches work to a GPU, as far as can be told: one that was started with the same
+    /// program by the same parent does what its sibling does.
+    fn is_rank(&self, waiter: ThreadIdx, other: Who, at: Nanos) -> bool {
+        let t = self.t;
+        let waiter = t.who(waiter, at);
+        let (mine, theirs) = (t.pid(waiter), t.pid(other));
+        if mine == theirs {
             return false;
         }
-        if is_loader_name(t.comm(waker)) {
+        if self.launching.contains(&theirs) {
             return true;
         }
-        let job = t.pid(t.who(dispatcher, s.start));
-        let process = t.pid(waker);
-        process != job
-            && !self.launching.contains(&process)
-            && descends_from(t, waker, job)
-            && !self.answers_request(dispatcher, waker, s)
+        let program = |pid| {
+            let process = t.process(pid)?;
+            let mut words = t.name(process.cmdline).split(' ').filter(|w| !w.is_empty());
+            Some((t.name(process.exe), words.next()?, words.next()?))
+        };
+        let parent = |who| t.identity(who).map(|id| id.ppid).filter(|p| p.0 > 1);
+        self.launching.contains(&mine)
+            && parent(waiter).is_some_and(|p| parent(other) == Some(p))
+            && program(mine).is_some_and(|p| program(theirs) == Some(p))
     }
+}
 
-    /// The helper slept until the waiting process itself woke it, just before the wait: it was asked
-    /// something. A loader works ahead.
-    fn answers_request(&self, dispatcher: ThreadIdx, helper: Who, s: &Stretch) -> bool {
-        let t = self.t;
-        let job = t.pid(t.who(dispatcher, s.start));
-        let wait = s.span.0;
-        let from = wait.saturating_sub(REQUEST);
-        let to = Nanos(wait.0.saturating_add(REQUEST.0));
-        t.thread(helper.thread).states(from, to).any(|h| {
-            let State::Runnable { .. } = h.state else {
-                return false;
-            };
-            let wake = t.thread(helper.thread).wake_of(&h);
-            wake.filter(|w| from <= w.at && w.at <= to)
-                .and_then(|w| task_waker(t, w))
-                .is_some_and(|w| t.pid(w) == job)
-        })
-    }
-
-    /// A thread that hands on what a loader delivers, such as one that pins memory, spends its time
-    /// waiting for the loader.
-    fn waits_for_loader(&self, dispatcher: ThreadIdx, waker: Who, s: &Stretch) -> bool {
-        let t = self.t;
-        if t.thread(waker.thread).launches > 0 {
-            return false;
-        }
-        let mut waited = Nanos::ZERO;
-        for h in t.thread(waker.thread).states(s.start, s.end) {
-            let State::Blocked(sleep) = &h.state else {
-                continue;
-            };
-            let asleep = self.describe_wait(waker.thread, &h, sleep);
-            let for_data = matches!(
-                asleep.wait,
-                Wait::Pipe | Wait::Poll | Wait::Epoll | Wait::Network
-            );
-            if for_data
-                && asleep
-                    .waker
-                    .is_some_and(|w| self.is_loader(dispatcher, w, &h))
-            {
-                waited = Nanos(waited.0.saturating_add(h.len().0));
-            }
-        }
-        waited.0 > s.len().0 / 2
-    }
+/// A wait that cannot be followed further: of a loader it is still the loader's time.
+pub(super) fn unfinished(task: Task, cause: Cause, asleep: &Asleep) -> Verdict {
+    let lost = matches!(cause, Cause::Other | Cause::NoDemand | Cause::Sleep);
+    let cause = if task.is_loader() && lost {
+        Cause::DataLoading
+    } else {
+        cause
+    };
+    Verdict::Is(cause, asleep.what())
 }
 
 /// The thread that woke, unless it was an interrupt that did.
@@ -423,23 +389,4 @@ pub(super) fn stop_sender(t: &Timeline, stopped: Who, at: Nanos) -> Option<Who> 
     })?;
     let sender = t.find(signal.sender)?;
     Some(t.who(sender, signal.ts))
-}
-
-fn is_loader_name(comm: &str) -> bool {
-    const PARTS: [&str; 5] = [
-        "pt_data_",
-        "dataload",
-        "data_worker",
-        "data_loader",
-        "tf_data",
-    ];
-    let comm = comm.to_ascii_lowercase();
-    PARTS.iter().any(|p| comm.contains(p)) || comm.starts_with("dali")
-}
-
-fn is_python(t: &Timeline, who: Who, pid: Pid) -> bool {
-    let said = |id| t.name(id).contains("python");
-    t.comm(who).starts_with("python")
-        || t.process(pid)
-            .is_some_and(|p| said(p.exe) || said(p.cmdline))
 }

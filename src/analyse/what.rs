@@ -21,9 +21,24 @@ pub(super) struct Piece {
     pub(super) who: Option<Who>,
     pub(super) what: What,
     pub(super) stack: StackId,
+    /// The thread that waited for `who`, when the walk came that way.
+    pub(super) waiter: Option<Who>,
 }
 
 impl Piece {
+    /// On nobody's time.
+    pub(super) fn of_nobody(start: Nanos, end: Nanos, cause: Cause, what: What) -> Piece {
+        Piece {
+            start,
+            end,
+            cause,
+            who: None,
+            what,
+            stack: StackId::default(),
+            waiter: None,
+        }
+    }
+
     pub(super) fn len(&self) -> Nanos {
         self.end.saturating_sub(self.start)
     }
@@ -41,7 +56,7 @@ pub(super) enum Stop {
 pub(super) enum What {
     Nothing,
     Say(&'static str),
-    /// Running while the dispatcher waited for it.
+    /// Running while another waited for it.
     Working,
     /// In this call.
     In(Api),
@@ -61,6 +76,11 @@ pub(super) enum What {
     /// A lock in user space, and who released it.
     Lock {
         holder: Option<Who>,
+        object: NameId,
+    },
+    /// Data that this thread sent, of whose own time nothing is recorded.
+    From {
+        peer: Who,
         object: NameId,
     },
     Stopped {
@@ -95,6 +115,15 @@ impl What {
                 match holder {
                     Some(who) => format!("{lock}, released by {}", describe(t, who)),
                     None => lock.to_string(),
+                }
+            }
+            What::From { peer, object } => {
+                let object = t.name(object);
+                let by = describe(t, peer);
+                if object.is_empty() {
+                    by
+                } else {
+                    format!("{by} at {object}")
                 }
             }
             What::Stopped { how, by } => {

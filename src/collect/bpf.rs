@@ -134,6 +134,8 @@ impl Bpf {
         config.wait_threshold_ns = plan.wait_threshold.0;
         config.cpus_per_ring = u32::try_from(possible.div_ceil(rings))?;
         config.wakeup_bytes = RING_BYTES / 4;
+        config.cpus = u32::try_from(possible)?;
+        config.online = online_cpus();
         config.all = u8::from(plan.all);
         config.stacks = u8::from(plan.stacks.is_some());
         config.shim_comm = const { comm(THREAD_NAME) };
@@ -236,6 +238,12 @@ impl Bpf {
         Ok(lost)
     }
 
+    /// Threads that woke a target and were not followed, because too many are already.
+    pub fn unfollowed(&self) -> u32 {
+        let bss = self.skel.maps.bss_data.as_deref();
+        bss.map_or(0, |bss| bss.unfollowed)
+    }
+
     /// Runs the task iterator once.
     fn mark_targets(&self) -> Result<()> {
         let link = self
@@ -324,6 +332,13 @@ pub(super) fn tracepoint_args(vmlinux: &Btf<'_>, name: &str) -> Option<usize> {
     let pointer = btf::types::Ptr::try_from(typedef.referenced_type()).ok()?;
     let proto = btf::types::FuncProto::try_from(pointer.referenced_type()).ok()?;
     Some(proto.iter().count())
+}
+
+/// CPUs of this machine that run; a change during the recording is not looked at.
+fn online_cpus() -> u16 {
+    // SAFETY: sysconf only reads a number.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u16::try_from(online).unwrap_or(0)
 }
 
 fn kernel_release() -> String {

@@ -8,6 +8,7 @@ pub mod process;
 pub mod python;
 pub mod shim_file;
 pub mod shims;
+pub mod sock_diag;
 pub mod stacks;
 pub mod tables;
 pub mod target;

@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use procfs::process::Process;
 
@@ -163,6 +164,70 @@ pub fn descriptor(tid: u32, fd: u64) -> String {
         .unwrap_or_default()
 }
 
+/// The number in `socket:[…]`.
+pub fn socket_number(path: &str) -> Option<u32> {
+    let number = path.strip_prefix("socket:[")?.strip_suffix(']')?;
+    number.parse().ok()
+}
+
+/// The numbers of the sockets that a process has, among its first `most` descriptors.
+pub fn sockets(pid: u32, most: usize) -> Vec<u32> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    fds.take(most)
+        .filter_map(|fd| socket_number(fs::read_link(fd.ok()?.path()).ok()?.to_str()?))
+        .collect()
+}
+
+/// All processes that /proc shows.
+pub fn all() -> Vec<u32> {
+    let Ok(dir) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    u32::try_from(stat.ppid).ok()
+}
+
+/// What names the network namespace of a process.
+pub fn network_namespace(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+}
+
+/// The numbers of what epoll `fd` of a thread watches, `most` at most.
+pub fn watched(tid: u32, fd: u64, most: usize) -> Vec<u32> {
+    fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}"))
+        .map(|text| parse_watched(&text).take(most).collect())
+        .unwrap_or_default()
+}
+
+/// Inodes are hexadecimal. Sockets and pipes have theirs from one counter, so that a number is of one only.
+fn parse_watched(text: &str) -> impl Iterator<Item = u32> + '_ {
+    text.lines()
+        .filter(|line| line.starts_with("tfd:"))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let inode = words.find_map(|word| word.strip_prefix("ino:"))?;
+            u32::from_str_radix(inode, 16).ok()
+        })
+}
+
+/// Memory of a thread; fewer bytes when not all of them are there.
+pub fn memory(tid: u32, address: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let read = fs::File::open(format!("/proc/{tid}/mem"))
+        .and_then(|file| file.read_at(&mut bytes, address))
+        .unwrap_or(0);
+    bytes.truncate(read);
+    bytes
+}
+
 /// Handler names by interrupt number, from /proc/interrupts.
 pub fn interrupts() -> Vec<(u16, String)> {
     fs::read_to_string("/proc/interrupts")
@@ -219,6 +284,17 @@ mod tests {
             parse_interrupts(text),
             vec![(4, "ttyS0".to_string()), (42, "nvidia, other".to_string())]
         );
+    }
+
+    #[test]
+    fn an_epoll_tells_the_numbers_of_what_it_watches() {
+        let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1059\n\
+            tfd:        4 events:       19 data:  7f0000000004  pos:0 ino:1a2b sdev:8\n\
+            tfd:        5 events:       19 data:                5  pos:0 ino:2a sdev:8\n\
+            tfd:        6 events: 19\n";
+        assert_eq!(parse_watched(text).collect::<Vec<_>>(), [0x1a2b, 0x2a]);
+        assert_eq!(socket_number("socket:[17]"), Some(17));
+        assert_eq!(socket_number("pipe:[17]"), None);
     }
 
     #[test]

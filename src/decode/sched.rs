@@ -60,8 +60,8 @@ pub struct RawWait {
 pub trait Lookup {
     /// Names of kernel addresses.
     fn stack(&mut self, ips: &[u64], names: &mut Names, sink: &mut dyn FnMut(Event)) -> StackId;
-    /// What the system call worked on, in words; empty when unknown.
-    fn object(&mut self, wait: &RawWait) -> String;
+    /// What the system call worked on; the empty name when unknown.
+    fn object(&mut self, wait: &RawWait, names: &mut Names, sink: &mut dyn FnMut(Event)) -> NameId;
     /// Where a thread was: its addresses become frames.
     fn sample(&mut self, raw: &RawSample, names: &mut Names, sink: &mut dyn FnMut(Event))
         -> Sample;
@@ -269,7 +269,7 @@ fn event(
                 args: w.args,
             };
             let stack = lookup.stack(&w.ips[..frames], names, sink);
-            let object = lookup.object(&raw);
+            let object = lookup.object(&raw, names, sink);
             Event::Wait(Wait {
                 tid: raw.tid,
                 start: Nanos(w.start_ns),
@@ -277,7 +277,7 @@ fn event(
                 state: w.state,
                 syscall: raw.syscall,
                 stack,
-                object: names.name(&object, sink),
+                object,
             })
         }
         Record::CpuWait(w) => Event::CpuWait(CpuWait {
@@ -366,8 +366,13 @@ mod tests {
             StackId(u32::try_from(ips.len()).unwrap())
         }
 
-        fn object(&mut self, wait: &RawWait) -> String {
-            format!("fd {}", wait.args[0])
+        fn object(
+            &mut self,
+            wait: &RawWait,
+            names: &mut Names,
+            sink: &mut dyn FnMut(Event),
+        ) -> NameId {
+            names.name(&format!("fd {}", wait.args[0]), sink)
         }
 
         fn task(&mut self, _: &Task, _: &str, _: u32, _: u32) {}

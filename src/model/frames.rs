@@ -15,21 +15,28 @@ pub struct CallStack<'a> {
 
 /// What the frames of a user stack say about the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallTraits(u8);
+pub struct CallTraits(u16);
 
 impl CallTraits {
     /// It asks for Python's interpreter lock.
-    pub const TAKES_GIL: u8 = 1 << 0;
+    pub const TAKES_GIL: u16 = 1 << 0;
     /// In Python's garbage collector.
-    pub const COLLECTS: u8 = 1 << 1;
+    pub const COLLECTS: u16 = 1 << 1;
     /// Python code is on it.
-    pub const PYTHON: u8 = 1 << 2;
+    pub const PYTHON: u16 = 1 << 2;
     /// What is not seen in it is not there: from the leaf to the first line of Python every function
     /// outside of libc has a name, or the one that called libc has (the interpreter lock is waited for
     /// by functions of its own).
-    pub const NAMED: u8 = 1 << 3;
+    pub const NAMED: u16 = 1 << 3;
+    /// Asleep until another thread has something for it, or is done: a condition variable, a semaphore,
+    /// a barrier, the end of a thread.
+    pub const HANDED_TO: u16 = 1 << 4;
+    /// Asleep until a lock is free.
+    pub const LOCKS: u16 = 1 << 5;
+    /// In a loop that waits without going to sleep.
+    pub const SPINS: u16 = 1 << 6;
 
-    pub fn has(self, traits: u8) -> bool {
+    pub fn has(self, traits: u16) -> bool {
         self.0 & traits != 0
     }
 }
@@ -114,9 +121,17 @@ impl Frames {
 enum Says {
     Python {
         collects: bool,
+        /// In Python's own code around a lock that stands for something else.
+        handed_to: bool,
+        spins: bool,
     },
     TakesGil,
     Collects,
+    HandedTo,
+    Locks,
+    /// A lock of Python: what it is used for, the Python code tells that asks for it.
+    PythonLock,
+    Spins,
     /// In the C library, whatever it is called.
     Libc,
     /// Nothing in particular.
@@ -127,23 +142,39 @@ enum Says {
 impl Says {
     fn of<'a>(frame: &Frame, functions: &[Function], name: &impl Fn(NameId) -> &'a str) -> Says {
         match *frame {
-            Frame::Python { function, .. } => Says::Python {
-                collects: name(function) == "gc.collect",
-            },
+            Frame::Python { function, file, .. } => {
+                let (function, file) = (name(function), name(file));
+                Says::Python {
+                    collects: function == "gc.collect",
+                    handed_to: waits_in_python(function, file),
+                    spins: is_spin(function),
+                }
+            }
             Frame::Anonymous { .. } => Says::Unnamed,
             Frame::Native { module, .. } => {
-                let is = |list: &[&str]| {
+                let is = |known: &dyn Fn(&str) -> bool| {
                     functions.iter().any(|f| {
                         let name = name(f.name);
-                        // A compiler's clone is the same function.
-                        list.contains(&name.split('.').next().unwrap_or(name))
+                        // Neither a compiler's clone nor a version makes another function.
+                        known(name.split(['.', '@']).next().unwrap_or(name))
                     })
                 };
-                if is(GIL_TAKERS) {
+                let module = name(module);
+                if is(&|f| GIL_TAKERS.contains(&f)) {
                     Says::TakesGil
-                } else if is(COLLECTOR) {
+                } else if is(&|f| COLLECTOR.contains(&f)) {
                     Says::Collects
-                } else if is_libc(name(module)) {
+                } else if is(&|f| PYTHON_LOCKS.contains(&f))
+                    || module.contains("/_multiprocessing.")
+                {
+                    Says::PythonLock
+                } else if is(&|f| LOCKS.contains(&f) || f.contains("lock_contended")) {
+                    Says::Locks
+                } else if is(&is_hand_over) || module.contains("/_queue.") {
+                    Says::HandedTo
+                } else if is(&|f| is_spin(f) || f.ends_with("sched_yield")) {
+                    Says::Spins
+                } else if is_libc(module) {
                     Says::Libc
                 } else if functions.is_empty() {
                     Says::Unnamed
@@ -177,6 +208,93 @@ const COLLECTOR: &[&str] = &[
     "PyGC_Collect",
 ];
 
+/// Behind `threading.Lock` and its kin.
+const PYTHON_LOCKS: &[&str] = &[
+    "PyThread_acquire_lock",
+    "PyThread_acquire_lock_timed",
+    "PyThread_acquire_lock_timed_with_retries",
+    "PyMutex_Lock",
+    "_PyMutex_LockTimed",
+];
+
+const LOCKS: &[&str] = &[
+    "pthread_mutex_lock",
+    "__pthread_mutex_lock",
+    "___pthread_mutex_lock",
+    "__pthread_mutex_lock_full",
+    "__pthread_mutex_cond_lock",
+    "pthread_mutex_timedlock",
+    "pthread_mutex_clocklock",
+    "lll_mutex_lock_optimized",
+    "__lll_lock_wait",
+    "__lll_lock_wait_private",
+    "pthread_rwlock_rdlock",
+    "pthread_rwlock_wrlock",
+    "__pthread_rwlock_rdlock",
+    "__pthread_rwlock_wrlock",
+    "___pthread_rwlock_rdlock",
+    "___pthread_rwlock_wrlock",
+];
+
+/// Waits of the C, C++ and Rust libraries, and of OpenMP, that another thread ends when it has something
+/// for this one.
+fn is_hand_over(function: &str) -> bool {
+    const STARTS: &[&str] = &[
+        "pthread_cond_",
+        "pthread_join",
+        "pthread_timedjoin",
+        "pthread_clockjoin",
+        "pthread_barrier_wait",
+        "sem_wait",
+        "sem_timedwait",
+        "sem_clockwait",
+        "new_sem_wait",
+        "cnd_wait",
+        "cnd_timedwait",
+        "gomp_barrier_wait",
+        "gomp_team_barrier_wait",
+        "kmp_suspend",
+    ];
+    let plain = function.trim_start_matches('_');
+    STARTS.iter().any(|start| plain.starts_with(start))
+        || (function.contains("condition_variable") && function.contains("wait"))
+        || (function.contains("Condvar") && function.contains("wait"))
+        || function.contains("__atomic_futex_unsigned_base")
+        || function.contains("thread4park")
+}
+
+/// Code of Python's library that sleeps in a lock which another thread takes as a signal.
+fn waits_in_python(function: &str, file: &str) -> bool {
+    const PLACES: &[(&str, &[&str])] = &[
+        (
+            "threading.py",
+            &["wait", "wait_for", "join", "_wait_for_tstate_lock"],
+        ),
+        ("multiprocessing/synchronize.py", &["wait"]),
+        ("multiprocessing/queues.py", &["put"]),
+        ("concurrent/futures/thread.py", &["_worker"]),
+    ];
+    let function = function.rsplit('.').next().unwrap_or(function);
+    let of = |place: &&(&str, &[&str])| file.ends_with(place.0);
+    PLACES
+        .iter()
+        .find(of)
+        .is_some_and(|place| place.1.contains(&function))
+}
+
+/// It says itself that it spins.
+fn is_spin(function: &str) -> bool {
+    let mut before = None;
+    let word = function.char_indices().any(|(i, c)| {
+        let rest = &function[i..];
+        let starts = rest.starts_with("Spin")
+            || (rest.starts_with("spin") && !before.is_some_and(char::is_alphabetic));
+        before = Some(c);
+        starts && !["ner", "box"].iter().any(|end| rest[4..].starts_with(end))
+    });
+    word
+}
+
 /// The C library, with what used to be a library of its own.
 pub fn is_libc(module: &str) -> bool {
     let file = module.rsplit('/').next().unwrap_or(module);
@@ -185,32 +303,74 @@ pub fn is_libc(module: &str) -> bool {
         .any(|start| file.starts_with(start))
 }
 
+/// So many frames from the leaf on tell whether a thread spins: callers of those do something else.
+const SPIN_DEPTH: usize = 4;
+
 fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> CallTraits {
     let mut bits = 0;
     let mut named = true;
     let mut caller = None;
-    for says in frames {
-        if !matches!(says, Some(Says::Libc)) {
+    let mut waits = None;
+    let mut python_lock = false;
+    for (depth, says) in frames.enumerate() {
+        if !matches!(says, Some(Says::Libc | Says::HandedTo | Says::Locks)) {
             caller = caller.or(says);
         }
         let python = bits & CallTraits::PYTHON != 0;
         match says {
-            Some(Says::Python { collects }) => {
+            Some(Says::Python {
+                collects,
+                handed_to,
+                spins,
+            }) => {
                 bits |= CallTraits::PYTHON;
                 if *collects {
                     bits |= CallTraits::COLLECTS;
                 }
+                if *spins && !python {
+                    bits |= CallTraits::SPINS;
+                }
+                if python_lock && !python {
+                    waits = Some(if *handed_to {
+                        CallTraits::HANDED_TO
+                    } else {
+                        CallTraits::LOCKS
+                    });
+                }
             }
             // Only of what the innermost Python code called: callers of it do something else.
             Some(Says::TakesGil) if !python => bits |= CallTraits::TAKES_GIL,
+            Some(Says::HandedTo) if !python => waits = waits.or(Some(CallTraits::HANDED_TO)),
+            Some(Says::Locks) if !python => waits = waits.or(Some(CallTraits::LOCKS)),
+            Some(Says::PythonLock) if !python => {
+                python_lock = true;
+                waits = None;
+            }
+            Some(Says::Spins) if !python && depth < SPIN_DEPTH => bits |= CallTraits::SPINS,
             Some(Says::Collects) => bits |= CallTraits::COLLECTS,
-            Some(Says::TakesGil | Says::Libc | Says::Named) => {}
+            Some(
+                Says::TakesGil
+                | Says::HandedTo
+                | Says::Locks
+                | Says::PythonLock
+                | Says::Spins
+                | Says::Libc
+                | Says::Named,
+            ) => {}
             Some(Says::Unnamed) | None => named &= python,
         }
     }
+    let python = bits & CallTraits::PYTHON != 0;
     let inlined = matches!(caller, Some(Says::Python { .. }));
-    let whole = named && !inlined && (bits & CallTraits::PYTHON != 0 || !cut);
-    if whole || caller == Some(&Says::Named) {
+    let whole = named && !inlined && (python || !cut);
+    // An interpreter waits for its own lock at a condition variable, in a function that may have lost its name.
+    let nameless = matches!(caller, Some(Says::Unnamed | Says::Python { .. }) | None);
+    let interpreter = nameless && (python || cut) && !python_lock;
+    if bits & CallTraits::TAKES_GIL == 0 && !interpreter {
+        bits |= waits.unwrap_or(0);
+    }
+    let told = matches!(caller, Some(Says::Named | Says::PythonLock | Says::Spins));
+    if whole || told {
         bits |= CallTraits::NAMED;
     }
     CallTraits(bits)
@@ -220,54 +380,50 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
 mod tests {
     use super::*;
 
-    /// `libc`, `?` (no name), `py` and `py:NAME` (Python), or the name of a native function.
+    /// `libc` and `?` (no name), `libc:NAME`, `py` and `py:NAME@FILE` (Python), or the name of a native function.
     fn says(frames: &[&str], cut: bool) -> CallTraits {
-        let texts: Vec<String> = frames.iter().map(|f| (*f).to_string()).collect();
+        let mut names: Vec<String> = Vec::new();
+        let mut name = |text: &str| {
+            names.push(text.to_string());
+            NameId(u32::try_from(names.len() - 1).unwrap())
+        };
         let mut all = Frames::default();
-        for (i, frame) in (0..).zip(frames) {
-            let (module, python) = match *frame {
-                "libc" => ("/usr/lib/libc.so.6", None),
-                "py" => ("", Some("run")),
-                other => ("/usr/bin/python3", other.strip_prefix("py:")),
-            };
-            let id = FrameId(i + 1);
-            let named = |text: &str| NameId(100 + u32::from(text == "/usr/lib/libc.so.6"));
-            let frame_of = match python {
-                Some("run") => Frame::Python {
-                    function: NameId(0),
-                    file: NameId(0),
+        for (id, &text) in (1..).map(FrameId).zip(frames) {
+            let in_libc = text == "libc" || text.starts_with("libc:");
+            let function = text.strip_prefix("libc:").unwrap_or(text);
+            let frame = if let Some(python) = text.strip_prefix("py") {
+                let python = python.strip_prefix(':').unwrap_or("run");
+                let (function, file) = python.split_once('@').unwrap_or((python, ""));
+                Frame::Python {
+                    function: name(function),
+                    file: name(file),
                     line: 0,
-                },
-                Some(_) => Frame::Python {
-                    function: NameId(102),
-                    file: NameId(0),
-                    line: 0,
-                },
-                None => Frame::Native {
-                    module: named(module),
+                }
+            } else {
+                if !["libc", "?"].contains(&function) {
+                    let function = Function {
+                        name: name(function),
+                        file: NameId(0),
+                        line: 0,
+                    };
+                    all.define_functions(id, &[function]);
+                }
+                Frame::Native {
+                    module: name(if in_libc {
+                        "/usr/lib/libc.so.6"
+                    } else {
+                        "/usr/bin/python3"
+                    }),
                     build_id: NameId(0),
                     address: 0,
-                },
+                }
             };
-            all.define_frame(id, frame_of);
-            if python.is_none() && !["libc", "?"].contains(frame) {
-                let function = Function {
-                    name: NameId(i),
-                    file: NameId(0),
-                    line: 0,
-                };
-                all.define_functions(id, &[function]);
-            }
+            all.define_frame(id, frame);
         }
         let ids: Vec<FrameId> = (1..).take(frames.len()).map(FrameId).collect();
         let cut = cut.then_some(Cut::NoTable);
         all.define_stack(CallStackId(1), &ids, cut);
-        all.finish(|id| match id.0 {
-            100 => "/usr/bin/python3",
-            101 => "/usr/lib/libc.so.6",
-            102 => "gc.collect",
-            n => &texts[n as usize],
-        });
+        all.finish(|id| &names[id.0 as usize]);
         assert_eq!(
             all.stack(CallStackId(1)),
             Some(CallStack { frames: &ids, cut })
@@ -295,6 +451,62 @@ mod tests {
         assert!(stripped.has(CallTraits::TAKES_GIL));
         let inner = says(&["libc", "lock", "py", "take_gil", "py"], false);
         assert!(!inner.has(CallTraits::TAKES_GIL));
+    }
+
+    #[test]
+    fn a_hand_over_is_told_from_a_lock_by_who_waits_how() {
+        let (hand, lock) = (CallTraits::HANDED_TO, CallTraits::LOCKS);
+        let sem = ["libc:sem_clockwait", "PyThread_acquire_lock_timed", "lock"];
+        let with = |caller: &'static str| [sem[0], sem[1], sem[2], caller].to_vec();
+        for (frames, expected) in [
+            (with("py:Condition.wait@/lib/python3.12/threading.py"), hand),
+            (
+                with("py:Condition.__enter__@/lib/python3.12/threading.py"),
+                lock,
+            ),
+            (with("py:Condition.wait@/home/me/mine.py"), lock),
+            (vec!["libc:___pthread_cond_wait", "pop"], hand),
+            (
+                vec!["libc:__lll_lock_wait", "libc:pthread_cond_wait", "pop"],
+                lock,
+            ),
+            (vec!["libc", "libc:pthread_mutex_lock", "pop", "py"], lock),
+            (
+                vec!["libc:futex_wait", "_ZNSt18condition_variable4waitE", "pop"],
+                hand,
+            ),
+            (vec!["libc:pthread_cond_wait", "?"], hand),
+            // It may be the interpreter that waits for its own lock.
+            (vec!["libc:pthread_cond_timedwait", "?", "py"], 0),
+            (vec!["libc:pthread_cond_timedwait", "take_gil", "py"], 0),
+            (vec!["libc", "pop", "py", "pthread_mutex_lock"], 0),
+        ] {
+            let traits = says(&frames, false);
+            let got = [hand, lock]
+                .into_iter()
+                .filter(|&t| traits.has(t))
+                .sum::<u16>();
+            assert_eq!(got, expected, "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_waits_says_so_near_the_leaf() {
+        for (frames, spins) in [
+            (&["pthread_spin_lock", "pop"][..], true),
+            (&["libc:__sched_yield", "poll_once"], true),
+            (&["ns::SpinWait::once"], true),
+            (&["py:Queue.spin_until@q.py"], true),
+            (&["draw_spinner"], false),
+            (&["getDispinfo"], false),
+            (&["hash", "py", "spin"], false),
+        ] {
+            assert_eq!(
+                says(frames, false).has(CallTraits::SPINS),
+                spins,
+                "{frames:?}"
+            );
+        }
     }
 
     #[test]

@@ -38,6 +38,16 @@ impl Traits {
     pub const SIGNAL_STOP: u32 = 1 << 17;
     pub const PTRACE_STOP: u32 = 1 << 18;
     pub const FROZEN: u32 = 1 << 19;
+    /// Makes a process, replaces its program, or copies memory that it shares with a child.
+    pub const FORK: u32 = 1 << 20;
+    /// Looks for memory that should be on another NUMA node.
+    pub const BALANCE: u32 = 1 << 21;
+    /// In sched_yield.
+    pub const YIELD: u32 = 1 << 22;
+    /// The fault is on a mapped file.
+    pub const FILE_FAULT: u32 = 1 << 23;
+    /// Reads the memory map of a process from /proc.
+    pub const MAPS_READ: u32 = 1 << 24;
 
     pub fn has(self, traits: u32) -> bool {
         self.0 & traits != 0
@@ -294,6 +304,49 @@ const FRAMES: &[(u32, &[&str])] = &[
         &["ptrace_stop", "ptrace_do_notify", "ptrace_notify"],
     ),
     (Traits::FROZEN, &["__refrigerator", "cgroup_enter_frozen"]),
+    (
+        Traits::FORK,
+        &[
+            "copy_process",
+            "dup_mm",
+            "copy_page_range",
+            "copy_p4d_range",
+            "copy_pte_range",
+            "do_execve",
+            "bprm_execve",
+            "load_elf_binary",
+            "begin_new_exec",
+            "wp_page_copy",
+        ],
+    ),
+    (
+        Traits::BALANCE,
+        &["task_numa_work", "change_prot_numa", "do_numa_page"],
+    ),
+    (
+        Traits::YIELD,
+        &[
+            "do_sched_yield",
+            "__do_sys_sched_yield",
+            "__x64_sys_sched_yield",
+        ],
+    ),
+    (
+        Traits::FILE_FAULT,
+        &["filemap_fault", "ext4_filemap_fault", "xfs_filemap_fault"],
+    ),
+    (
+        Traits::MAPS_READ,
+        &[
+            "show_smap",
+            "smap_gather_stats",
+            "show_map",
+            "m_start",
+            "m_next",
+            "m_stop",
+            "pagemap_read",
+        ],
+    ),
 ];
 
 /// Frames that every sleeper has and that say nothing.

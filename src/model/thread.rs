@@ -293,7 +293,16 @@ impl Thread {
     /// Every switch of it was seen, of a target from the start, of one that woke targets since it did:
     /// before that, its state is [`State::Unknown`].
     pub fn is_followed(&self) -> bool {
-        self.is_target() || self.followed_from.is_some()
+        self.followed_since().is_some()
+    }
+
+    /// Since when every switch of it was seen; `None`: never, of a stranger.
+    pub fn followed_since(&self) -> Option<Nanos> {
+        if self.is_target() {
+            Some(Nanos::ZERO)
+        } else {
+            self.followed_from
+        }
     }
 
     /// What the machine looked like when a long wait for a CPU ended: the one that overlaps

@@ -1,6 +1,9 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod endpoints;
+mod objects;
+mod owners;
 mod pythons;
 mod resolver;
 mod stacks;
@@ -229,6 +232,12 @@ impl Session {
             .finish(&mut self.names, sink, &mut |warning| warnings.push(warning));
         for warning in warnings {
             self.warn(warning);
+        }
+        let unfollowed = self.bpf.unfollowed();
+        if unfollowed > 0 {
+            self.warn(format!(
+                "{unfollowed} wakeups by threads that are not followed: too many wake the target, so some waits end at who woke"
+            ));
         }
         let malformed = self.gpu.malformed + self.batch.borrow().malformed;
         if malformed > 0 {

@@ -2,26 +2,20 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
 
 use gdiag_shim_layout::THREAD_NAME;
 
-use crate::collect::{process, stacks};
+use crate::collect::stacks;
 use crate::decode::sched::{Lookup, RawWait};
 use crate::decode::stacks::RawSample;
-use crate::event::{Event, Exit, Pid, Sample, SampleKind, StackId, Task, TaskReason, Tid};
+use crate::event::{Event, Exit, NameId, Pid, Sample, SampleKind, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
+use crate::pipeline::objects::{InProc, Objects};
 use crate::pipeline::stacks::UserStacks;
 use crate::symbolize::KernelSymbols;
 
-/// A descriptor's path is read again after this: the number may have been reused.
-const DESCRIPTOR_AGE: Duration = Duration::from_secs(1);
-
 /// Stacks remembered by their addresses at most; then all are forgotten.
 const KNOWN_STACKS: usize = 1 << 16;
-
-/// Descriptors remembered at most; then all are forgotten.
-const DESCRIPTORS: usize = 4096;
 
 /// What the kernel side saw that concerns the shims, in order of time.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +41,9 @@ pub(super) struct Resolver {
     stacks: Stacks,
     /// By the kernel's addresses: most waits repeat one of a few stacks.
     known_stacks: HashMap<Vec<u64>, StackId>,
-    /// Thread ids in /proc, where they differ from the host's.
-    proc_tids: HashMap<Tid, u32>,
-    descriptors: HashMap<(Tid, u64), (Instant, String)>,
+    /// Threads that have not ended and that /proc shows.
+    in_proc: HashMap<Tid, InProc>,
+    objects: Objects,
     /// Processes whose description is to be read, by host pid and by their pid in /proc.
     pub(super) described: Vec<(Pid, u32)>,
     pub(super) news: Vec<News>,
@@ -111,19 +105,21 @@ impl Lookup for Resolver {
         id
     }
 
-    fn object(&mut self, wait: &RawWait) -> String {
-        match wait.syscall.map(i64::from) {
-            Some(nr) if FD_CALLS.contains(&nr) => self.descriptor(wait.tid, wait.args[0]),
-            _ => String::new(),
+    fn object(&mut self, wait: &RawWait, names: &mut Names, sink: &mut dyn FnMut(Event)) -> NameId {
+        match self.in_proc.get(&wait.tid) {
+            Some(&thread) => self.objects.of(wait, thread, names, sink),
+            None => NameId(0),
         }
     }
 
     fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32) {
-        if proc_tid != task.tid.0 {
-            self.proc_tids.insert(task.tid, proc_tid);
-        }
         if proc_pid == 0 {
             return;
+        }
+        let (tid, pid) = (proc_tid, proc_pid);
+        self.in_proc.insert(task.tid, InProc { tid, pid });
+        if !task.kthread {
+            self.objects.process(task.pid, proc_pid);
         }
         let leader = task.tid.0 == task.pid.0;
         let renamed = task.reason == TaskReason::Rename;
@@ -149,7 +145,7 @@ impl Lookup for Resolver {
     }
 
     fn exit(&mut self, exit: &Exit) {
-        self.proc_tids.remove(&exit.tid);
+        self.in_proc.remove(&exit.tid);
         let over = match self.alive.get_mut(&exit.pid) {
             Some(alive) => {
                 alive.remove(&exit.tid);
@@ -159,6 +155,7 @@ impl Lookup for Resolver {
         };
         if over {
             self.alive.remove(&exit.pid);
+            self.objects.forget(exit.pid);
             self.user.exit(exit.pid, exit.ts);
             self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
@@ -166,62 +163,17 @@ impl Lookup for Resolver {
     }
 }
 
-/// Calls whose first argument is a descriptor and that can wait.
-const FD_CALLS: [i64; 25] = [
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_preadv,
-    libc::SYS_pwritev,
-    libc::SYS_preadv2,
-    libc::SYS_pwritev2,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_sync_file_range,
-    libc::SYS_syncfs,
-    libc::SYS_ioctl,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_connect,
-    libc::SYS_flock,
-];
-
 impl Resolver {
     /// Does now what the first stack would wait for.
     pub(super) fn load(&mut self) {
         self.symbols.load();
-    }
-
-    fn descriptor(&mut self, tid: Tid, fd: u64) -> String {
-        if let Some((read, path)) = self.descriptors.get(&(tid, fd)) {
-            if read.elapsed() < DESCRIPTOR_AGE {
-                return path.clone();
-            }
-        }
-        let proc_tid = self.proc_tids.get(&tid).copied().unwrap_or(tid.0);
-        let path = process::descriptor(proc_tid, fd);
-        if self.descriptors.len() >= DESCRIPTORS {
-            self.descriptors.clear();
-        }
-        self.descriptors
-            .insert((tid, fd), (Instant::now(), path.clone()));
-        path
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{NameId, TaskState};
+    use crate::event::TaskState;
     use crate::units::Nanos;
 
     fn thread(tid: u32) -> Task {

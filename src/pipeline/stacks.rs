@@ -138,9 +138,10 @@ impl UserStacks {
     /// The first thread of a process appeared or changed, or any of its threads is followed from now on.
     pub(super) fn task(&mut self, task: &Task, proc_pid: u32) {
         let followed = task.reason == TaskReason::Followed;
-        let Some(on) = self.on.as_mut().filter(|_| task.target || followed) else {
+        let Some(on) = &mut self.on else { return };
+        if !task.target && !followed && !on.needed.contains(&task.pid) {
             return;
-        };
+        }
         on.proc_pids.insert(task.pid, proc_pid);
         match task.reason {
             TaskReason::Seen | TaskReason::New { .. } => {

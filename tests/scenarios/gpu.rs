@@ -27,10 +27,9 @@ pub struct Gap {
 
 #[derive(Clone, Debug)]
 pub struct Gpu {
+    pub index: u64,
     pub window: u64,
     pub idle: u64,
-    /// Share of idle time with a named cause.
-    pub explained: f64,
     /// ns by cause id.
     pub causes: BTreeMap<String, u64>,
     /// By start.
@@ -57,6 +56,14 @@ fn list(value: &Value) -> &Vec<Value> {
 }
 
 impl Gpu {
+    /// Those that have idle figures. Short gaps need not be listed.
+    pub fn read_all(report: &Value) -> Vec<Gpu> {
+        let gpus = list(&report["gpus"]).iter().enumerate();
+        let told = gpus.filter(|(_, gpu)| !gpu["idle_ns"].is_null());
+        told.map(|(index, _)| Gpu::read(report, index, false))
+            .collect()
+    }
+
     /// Device `index` of a report with idle figures. `every_gap`: short ones are listed, too.
     pub fn read(report: &Value, index: usize, every_gap: bool) -> Gpu {
         let gpu = &report["gpus"][index];
@@ -68,9 +75,9 @@ impl Gpu {
         let mut gaps: Vec<Gap> = list(&gpu["gaps"]).iter().map(read_gap).collect();
         gaps.sort_by_key(|gap| gap.start);
         let gpu = Gpu {
+            index: number(&gpu["index"]),
             window: number(&gpu["window_ns"]),
             idle: number(&gpu["idle_ns"]),
-            explained: gpu["idle_explained"].as_f64().unwrap(),
             causes: causes.collect(),
             gaps,
         };

@@ -29,7 +29,7 @@ fn record(machine: &Machine, fault: &str, every: u64) -> Run {
     let name = format!("{}-{every}", fault.to_lowercase());
     let every = every.to_string();
     let variable = format!("GDIAG_SIM_{fault}");
-    Run::new(machine, &name, &arguments, &[(&variable, &every)])
+    Run::gpuload(machine, &name, &arguments, &[(&variable, &every)])
 }
 
 /// Records counted as lost by BPF, the shim and CUPTI, and those with impossible times.

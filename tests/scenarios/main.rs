@@ -1,117 +1,142 @@
 //! Faults with a known truth, recorded with real BPF on the simulated GPU and explained.
 //!
-//! The load writes down by its own clock when each fault was in effect. The score of a scenario is
-//! the share of that time, as far as the device was idle in it, that carries the right cause.
+//! The loads write down by their own clock when each fault was in effect. The score of a case is the
+//! share of that time, as far as the device was idle in it, that carries the right cause.
+//!
+//! GDIAG_CASES=A,B scores these cases only, and GDIAG_SEED=N has the order of an earlier run.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
-mod cases;
 mod gpu;
 mod integrity;
 mod machine;
+mod programs;
 mod run;
 mod score;
+mod shuffle;
+mod suite;
 mod table;
 mod takeover;
+mod truth;
 
-use cases::{Case, AHEAD, AHEAD_EVERY, BASE, CASES, DEVICES, INJECTIONS};
-use gpu::Gpu;
+use std::ffi::OsString;
+
 use machine::Machine;
-use run::Run;
-use score::{ratio, Score};
-use table::Table;
+use programs::Program;
+use run::{scenarios, Run};
+use shuffle::Shuffle;
+use suite::Suite;
 
-/// Everything that is wrong is told at the end, with the table.
-#[derive(Debug, Default)]
-struct Wrong(Vec<String>);
+/// Times that each fault is injected.
+const INJECTIONS: &str = "32";
 
-impl Wrong {
-    fn unless(&mut self, holds: bool, what: impl FnOnce() -> String) {
-        if !holds {
-            self.0.push(what());
-        }
+/// Cases of one recording.
+const TOGETHER: usize = 6;
+
+/// Two devices that share the copy engines, so that one can wait for the other; and contexts that
+/// cost something, as real ones do.
+const DEVICES: [(&str, &str); 3] = [
+    ("GDIAG_SIM_DEVICES", "2"),
+    ("GDIAG_SIM_SHARED_COPY", "1"),
+    ("GDIAG_SIM_CONTEXT_MS", "2"),
+];
+
+/// Where the reports and truths are, for `score` to have a second look.
+const SCORED: &str = "scored";
+
+/// What one recording is of.
+#[derive(Debug)]
+struct Batch<'a> {
+    program: &'a Program,
+    cases: Vec<&'a str>,
+    env: &'a [(String, String)],
+    twin: bool,
+    seed: u64,
+}
+
+impl Batch<'_> {
+    fn name(&self, number: usize) -> String {
+        let twin = if self.twin { "-twin" } else { "" };
+        format!("{SCORED}/{}-{number}{twin}", self.program.name)
     }
 
-    fn none(self, table: &Table) {
-        table.print();
-        assert!(self.0.is_empty(), "\n{}", self.0.join("\n"));
+    fn record(&self, machine: &Machine, name: &str) -> Result<Run, String> {
+        let mut load = self.program.command.clone();
+        let (cases, seed) = (self.cases.join(","), self.seed.to_string());
+        load.extend(["--case", &cases, "--gaps", INJECTIONS, "--seed", &seed].map(OsString::from));
+        if self.twin {
+            load.push("--twin".into());
+        }
+        let mut env = DEVICES.to_vec();
+        env.extend(self.env.iter().map(|(name, value)| (&**name, &**value)));
+        Run::of(machine, name, &self.program.outside, &load, &env)
     }
 }
 
-/// Share of time that a fault without effect may seem to have.
-const NOISE: f64 = 0.01;
-
-fn inject(machine: &Machine, case: &Case, every: u32, kind: &str, arguments: &[&str]) -> Run {
-    let ms = case.ms.map_or_else(String::new, |ms| format!(":{ms}"));
-    let fault = format!("{}{ms}@{every}", case.injection);
-    let arguments = [arguments, &["--inject", &fault]].concat();
-    let name = format!("{}{kind}", case.injection);
-    Run::new(machine, &name, &arguments, &DEVICES)
+/// Cases of all programs, some to a recording, in random order.
+fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
+    let only = std::env::var("GDIAG_CASES").ok();
+    let wanted = |name: &str| {
+        let mut only = only.iter().flat_map(|only| only.split(','));
+        only.clone().next().is_none() || only.any(|case| case == name)
+    };
+    let mut plan = Vec::new();
+    for program in programs {
+        let mut cases = Vec::new();
+        for case in program.cases.iter().filter(|case| wanted(&case.name)) {
+            match &case.lacks {
+                None => cases.push(case),
+                Some(lacks) => println!("skipped: {} {}: {lacks}", program.name, case.name),
+            }
+        }
+        for twin in [false, true] {
+            let mut cases = cases.clone();
+            cases.retain(|case| !twin || case.twin);
+            shuffle.list(&mut cases);
+            cases.sort_by_key(|case| &case.env);
+            for same in cases.chunk_by(|a, b| a.env == b.env) {
+                plan.extend(same.chunks(TOGETHER).map(|some| Batch {
+                    program,
+                    cases: some.iter().map(|case| &*case.name).collect(),
+                    env: &some[0].env,
+                    twin,
+                    seed: shuffle.next(),
+                }));
+            }
+        }
+    }
+    shuffle.list(&mut plan);
+    plan
 }
 
 #[test]
-fn injected_faults_get_their_cause() {
+fn injected_faults_get_their_cause_and_their_twins_do_not() {
     let Some(machine) = Machine::ready() else {
         return;
     };
-    let mut table = Table::default();
-    let mut wrong = Wrong::default();
-    table.heading("Injected idle time, and the share of it with the right cause");
-    for case in &CASES {
-        let run = inject(&machine, case, 2, "", &BASE);
-        assert!(run.truth.iter().all(|t| t.cause == case.cause));
-        // Sums hold for every gap; short ones have their cause from the lead rule alone.
-        Gpu::read(&run.json("0ns"), 0, true);
-        let gpu = Gpu::read(&run.json("10us"), 0, false);
-        let score = Score::of(&gpu, &run.truth, case.cause, case.besides);
-        table.row(case.injection, case.cause, &score, &gpu);
-
-        let name = case.injection;
-        wrong.unless(score.injections >= 30, || {
-            format!(
-                "{name}: {} injections of {INJECTIONS} made a gap",
-                score.injections
-            )
-        });
-        wrong.unless(score.share() >= case.least, || {
-            format!("{name}: {:.3} is right, not {}", score.share(), case.least)
-        });
-        if case.on_device() {
-            // Whoever took the host's CPU: the device had its work in time.
-            let host = score.host() + score.ambient_ns();
-            wrong.unless(host == 0, || format!("{name}: {host} ns blame the host"));
-        }
+    let (mut shuffle, seed) = Shuffle::new();
+    println!("GDIAG_SEED={seed}");
+    let programs = Program::all(&machine);
+    let scored = scenarios().join(SCORED);
+    let _ = std::fs::remove_dir_all(&scored);
+    std::fs::create_dir_all(&scored).unwrap();
+    let mut suite = Suite::default();
+    let mut wrong = Vec::new();
+    for (number, batch) in plan(&programs, &mut shuffle).iter().enumerate() {
+        let name = batch.name(number);
+        let run = match batch.record(&machine, &name) {
+            Ok(run) => run,
+            Err(why) => {
+                wrong.push(format!("{}: {why}", batch.cases.join(",")));
+                continue;
+            }
+        };
+        let report = run.json("10us");
+        let path = scenarios().join(format!("{name}.report.json"));
+        std::fs::write(path, report.to_string()).unwrap();
+        suite.add(&name, &report, &run.truth);
     }
-    wrong.none(&table);
-}
-
-#[test]
-fn with_work_queued_ahead_nothing_is_blamed() {
-    let Some(machine) = Machine::ready() else {
-        return;
-    };
-    let mut table = Table::default();
-    let mut wrong = Wrong::default();
-    table.heading("The same with 30 steps queued ahead: no gap");
-    for case in CASES.iter().filter(|case| case.hides) {
-        let run = inject(&machine, case, AHEAD_EVERY, "-ahead", &AHEAD);
-        let gpu = Gpu::read(&run.json("0ns"), 0, true);
-        // What the device takes from one operation to the next is all that there is.
-        let score = Score::of(&gpu, &run.truth, case.cause, &["gpu.launch-latency"]);
-        table.row(case.injection, case.cause, &score, &gpu);
-
-        let name = case.injection;
-        let truth: u64 = run.truth.iter().map(|t| t.ns).sum();
-        assert!(truth > 0, "{name}: the fault came");
-        let idle = ratio(score.injected, truth);
-        wrong.unless(idle <= NOISE, || {
-            format!("{name}: idle for {idle:.4} of the fault, with work queued")
-        });
-        let blamed = gpu.causes.get(case.cause).copied().unwrap_or_default();
-        let blamed = ratio(blamed, gpu.window);
-        wrong.unless(blamed <= NOISE, || {
-            format!("{name}: blamed for {blamed:.4} of the window")
-        });
-    }
-    wrong.none(&table);
+    println!("{suite}");
+    wrong.extend(suite.wrong());
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

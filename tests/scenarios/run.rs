@@ -1,5 +1,6 @@
-//! Records the load with `gdiag record` and reads what `gdiag report` says of it.
+//! Records a load with `gdiag record` and reads what `gdiag report` says of it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -7,50 +8,61 @@ use serde_json::Value;
 
 use crate::machine::Machine;
 
-/// A line of the load's truth: for `ns` of the time from `start` to `end` the fault was in effect.
-#[derive(Clone, Debug)]
-pub struct Truth {
-    pub start: u64,
-    pub end: u64,
-    pub ns: u64,
-    pub step: u64,
-    pub cause: String,
+/// A hang is a failure of its own, not one of whoever started the tests.
+const LIMIT: [&str; 2] = ["--kill-after=5", "100"];
+
+/// Where recordings stay until the next run of the same scenario.
+pub fn scenarios() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scenarios");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
 }
 
-/// A recording of the load.
+/// A recording of a load.
 #[derive(Debug)]
 pub struct Run {
-    pub truth: Vec<Truth>,
-    /// Stays there until the next run of this scenario.
     pub recording: PathBuf,
+    /// What was injected, a line each.
+    pub truth: String,
 }
 
 impl Run {
-    /// Runs `gdiag record` on the load, under `gpuload hogs`: the hogs are nobody's job.
-    pub fn new(machine: &Machine, name: &str, arguments: &[&str], env: &[(&str, &str)]) -> Run {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scenarios");
-        std::fs::create_dir_all(&dir).unwrap();
-        let recording = dir.join(format!("{name}.data"));
-        let truth = dir.join(format!("{name}.truth.json"));
-        let output = Command::new(machine.gpuload())
-            .args(["hogs", "--", env!("CARGO_BIN_EXE_gdiag"), "record", "-o"])
+    /// Runs `gdiag record` on the load, and that beside what `outside` starts. Fails as the load does.
+    pub fn of(
+        machine: &Machine,
+        name: &str,
+        outside: &[OsString],
+        load: &[OsString],
+        env: &[(&str, &str)],
+    ) -> Result<Run, String> {
+        let recording = scenarios().join(format!("{name}.data"));
+        let truth = scenarios().join(format!("{name}.truth.jsonl"));
+        let output = Command::new("timeout")
+            .args(LIMIT)
+            .args(outside)
+            .args([env!("CARGO_BIN_EXE_gdiag"), "record", "-o"])
             .arg(&recording)
             .arg("--")
-            .arg(machine.gpuload())
+            .args(load)
             .arg("--truth")
             .arg(&truth)
-            .args(arguments)
             .env("LD_LIBRARY_PATH", &machine.simgpu)
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        let truth = std::fs::read_to_string(truth).unwrap();
-        Run {
-            truth: truth.lines().map(read_truth).collect(),
-            recording,
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{name}: {}\n{said}", output.status));
         }
+        let truth = std::fs::read_to_string(truth).unwrap();
+        Ok(Run { recording, truth })
+    }
+
+    pub fn gpuload(machine: &Machine, name: &str, arguments: &[&str], env: &[(&str, &str)]) -> Run {
+        let mut load = vec![machine.gpuload().into()];
+        load.extend(arguments.iter().map(OsString::from));
+        Run::of(machine, name, &[], &load, env).unwrap()
     }
 
     pub fn report(&self, arguments: &[&str]) -> Output {
@@ -73,17 +85,5 @@ impl Run {
         let output = self.report(&["--json", "--gaps", "all", "--min-gap", min_gap]);
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-fn read_truth(line: &str) -> Truth {
-    let line: Value = serde_json::from_str(line).unwrap();
-    let number = |key: &str| line[key].as_u64().unwrap();
-    Truth {
-        start: number("start_ns"),
-        end: number("end_ns"),
-        ns: number("ns"),
-        step: number("step"),
-        cause: line["cause"].as_str().unwrap().to_string(),
     }
 }

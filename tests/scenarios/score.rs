@@ -1,82 +1,228 @@
-//! How much of the injected time carries the right cause.
+//! What the report says of the time in which a fault was in effect.
+//!
+//! A score counts the injected id alone. What other programs of the machine took meanwhile is no part
+//! of the scenario: it is left out, and told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::gpu::{Gpu, Part};
-use crate::run::Truth;
+use crate::gpu::{Gap, Gpu, Part};
+use crate::truth::Truth;
 
-/// What the report says of the injected idle time: the time inside the truth's intervals that is a gap.
+/// A shorter gap has no label of its own; its time counts all the same.
+const LEAST_GAP: u64 = 100_000;
+
+/// Between two refills the device takes its time to start, which is no fault of the host's.
+const BESIDES: [(&str, &str); 2] = [
+    ("host.sync", "gpu.launch-latency"),
+    ("host.launch-bound", "gpu.launch-latency"),
+];
+
+/// The answers for one injected cause, in ns of idle time.
 #[derive(Clone, Debug, Default)]
-pub struct Score {
-    /// Injections that made a gap.
-    pub injections: usize,
-    /// Injected idle time, less what is named below.
-    pub injected: u64,
-    pub right: u64,
-    /// Other causes, and `unknown`.
-    pub wrong: BTreeMap<String, u64>,
-    /// Time that others on this machine took, gdiag among them: no part of the scenario. By who.
+pub struct Answers {
+    pub by: BTreeMap<String, u64>,
+    /// Time that others on this machine took, gdiag among them, by who.
     pub ambient: BTreeMap<String, u64>,
-    /// Computing inside of calls that also slept, as much as the load's own CPU clock counted.
-    pub computing: u64,
-    /// Causes that are as true as the injected one.
+    /// Left out as well: computing inside of calls that also slept, as much as the load's own CPU
+    /// clock counted, and what is as true as the injected cause.
     pub besides: u64,
 }
 
-impl Score {
-    pub fn of(gpu: &Gpu, truth: &[Truth], cause: &str, besides: &[&str]) -> Score {
-        let mut score = Score::default();
-        let mut steps = Vec::new();
-        for span in truth {
-            let mut computing = (span.end - span.start).saturating_sub(span.ns);
-            for part in gpu.parts_in(span.start, span.end) {
-                let ns = part.ns();
-                steps.push(span.step);
-                if part.cause == cause {
-                    score.injected += ns;
-                    score.right += ns;
-                } else if besides.contains(&part.cause.as_str()) {
-                    score.besides += ns;
-                } else if let Some(who) = ambient(&part) {
-                    *score.ambient.entry(who).or_default() += ns;
-                } else {
-                    let own = if part.cause == "host.compute" {
-                        ns.min(computing)
-                    } else {
-                        0
-                    };
-                    computing -= own;
-                    score.computing += own;
-                    score.injected += ns - own;
-                    if ns > own {
-                        *score.wrong.entry(part.cause).or_default() += ns - own;
-                    }
-                }
-            }
-        }
-        steps.dedup();
-        score.injections = steps.len();
-        score
+impl Answers {
+    pub fn of(&self, wanted: impl Fn(&str) -> bool) -> u64 {
+        let by = self.by.iter();
+        by.filter_map(|(id, ns)| wanted(id).then_some(*ns)).sum()
     }
 
-    pub fn share(&self) -> f64 {
-        ratio(self.right, self.injected)
+    pub fn idle(&self) -> u64 {
+        self.of(|_| true)
     }
 
     pub fn unknown(&self) -> u64 {
-        let unknown = |(id, ns): (&String, &u64)| id.starts_with("unknown").then_some(*ns);
-        self.wrong.iter().filter_map(unknown).sum()
+        self.of(|id| id.starts_with("unknown"))
     }
 
-    /// Time for which the host is blamed.
-    pub fn host(&self) -> u64 {
-        let host = |(id, ns): (&String, &u64)| id.starts_with("host.").then_some(*ns);
-        self.wrong.iter().filter_map(host).sum()
+    pub fn explained(&self) -> u64 {
+        self.of(|id| !id.starts_with("unknown") && id != "host.other")
     }
 
     pub fn ambient_ns(&self) -> u64 {
         self.ambient.values().sum()
     }
+
+    pub fn add(&mut self, other: &Answers) {
+        add_all(&mut self.by, &other.by);
+        add_all(&mut self.ambient, &other.ambient);
+        self.besides += other.besides;
+    }
+
+    fn count(&mut self, span: &Truth, part: Part, computing: &mut u64) {
+        let ns = part.ns();
+        if part.cause != span.cause && BESIDES.contains(&(&span.cause, &part.cause)) {
+            self.besides += ns;
+        } else if let Some(who) = ambient(span, &part) {
+            *self.ambient.entry(who).or_default() += ns;
+        } else {
+            let mut own = 0;
+            if part.cause == "host.compute" && span.cause != "host.compute" {
+                own = ns.min(*computing);
+            }
+            *computing -= own;
+            self.besides += own;
+            if ns > own {
+                *self.by.entry(part.cause).or_default() += ns - own;
+            }
+        }
+    }
+}
+
+/// Of one case.
+#[derive(Clone, Debug, Default)]
+pub struct Score {
+    /// By the injected cause; most cases have one.
+    pub answers: BTreeMap<String, Answers>,
+    pub injections: usize,
+    /// Injections that made idle time.
+    pub gaps: usize,
+    /// For how long faults were in effect.
+    pub injected: u64,
+    /// Gaps by injected cause and the answer that has most of the overlap with it.
+    pub labelled: BTreeMap<(String, String), usize>,
+}
+
+impl Score {
+    pub fn causes(&self) -> String {
+        self.answers.keys().cloned().collect::<Vec<_>>().join(" + ")
+    }
+
+    pub fn all(&self) -> Answers {
+        let mut all = Answers::default();
+        for answers in self.answers.values() {
+            all.add(answers);
+        }
+        all
+    }
+
+    pub fn right(&self) -> u64 {
+        let answers = self.answers.iter();
+        answers.map(|(cause, one)| one.of(|id| id == cause)).sum()
+    }
+
+    /// Share of the idle time that has the injected cause.
+    pub fn share(&self) -> f64 {
+        ratio(self.right(), self.all().idle())
+    }
+
+    /// Gaps whose label and answer are like this.
+    pub fn labels(&self, wanted: impl Fn(&str, &str) -> bool) -> usize {
+        let labelled = self.labelled.iter();
+        let wanted = labelled.filter(|((label, answer), _)| wanted(label, answer));
+        wanted.map(|(_, count)| count).sum()
+    }
+
+    pub fn add(&mut self, other: &Score) {
+        for (cause, answers) in &other.answers {
+            self.answers.entry(cause.clone()).or_default().add(answers);
+        }
+        self.injections += other.injections;
+        self.gaps += other.gaps;
+        self.injected += other.injected;
+        for (label, count) in &other.labelled {
+            *self.labelled.entry(label.clone()).or_default() += count;
+        }
+    }
+}
+
+/// The scores of a recording's cases, by name.
+pub fn score(gpus: &[Gpu], truth: &[Truth]) -> BTreeMap<String, Score> {
+    let mut scores: BTreeMap<String, Score> = BTreeMap::new();
+    let mut injections = BTreeSet::new();
+    let mut gaps = BTreeSet::new();
+    for span in truth {
+        let score = scores.entry(span.case.clone()).or_default();
+        let answers = score.answers.entry(span.cause.clone()).or_default();
+        let mut computing = span.end - span.start - span.ns;
+        score.injected += span.ns;
+        score.injections += usize::from(injections.insert((&span.case, span.step)));
+        for gpu in gpus.iter().filter(|gpu| gpu.index == span.device) {
+            for part in gpu.parts_in(span.start, span.end) {
+                score.gaps += usize::from(gaps.insert((&span.case, span.step)));
+                answers.count(span, part, &mut computing);
+            }
+        }
+    }
+    for gpu in gpus {
+        let truth: Vec<&Truth> = truth.iter().filter(|t| t.device == gpu.index).collect();
+        for gap in &gpu.gaps {
+            if let Some((span, answer)) = label(gpu, gap, &truth) {
+                let score = scores.entry(span.case.clone()).or_default();
+                let label = (span.cause.clone(), answer);
+                *score.labelled.entry(label).or_default() += 1;
+            }
+        }
+    }
+    scores
+}
+
+/// The injection that has more than half of the gap, and the cause that has most of what they share.
+fn label<'a>(gpu: &Gpu, gap: &Gap, truth: &[&'a Truth]) -> Option<(&'a Truth, String)> {
+    let ns = gap.end - gap.start;
+    if ns <= LEAST_GAP {
+        return None;
+    }
+    let first = truth.partition_point(|span| span.end <= gap.start);
+    let inside = || {
+        let spans = truth[first..].iter().copied();
+        spans.take_while(|span| span.start < gap.end)
+    };
+    let overlap = |span: &Truth| span.end.min(gap.end) - span.start.max(gap.start);
+    let most = |same: fn(&Truth, &Truth) -> bool, among: &dyn Fn(&Truth) -> bool| {
+        let candidates = inside().filter(|span| among(span));
+        let sum = |one: &Truth| -> u64 {
+            let all = inside().filter(|span| same(span, one));
+            all.map(overlap).sum()
+        };
+        candidates
+            .map(|span| (sum(span), span))
+            .max_by_key(|(sum, _)| *sum)
+    };
+    let (shared, injection) = most(same_injection, &|_| true)?;
+    if shared * 2 <= ns {
+        return None;
+    }
+    let (_, span) = most(same_fault, &|span| same_injection(span, injection))?;
+    let mut by: BTreeMap<String, u64> = BTreeMap::new();
+    for fault in inside().filter(|fault| same_fault(fault, span)) {
+        let (start, end) = (fault.start.max(gap.start), fault.end.min(gap.end));
+        for part in gpu.parts_in(start, end) {
+            if ambient(fault, &part).is_none() {
+                *by.entry(part.cause.clone()).or_default() += part.ns();
+            }
+        }
+    }
+    let (answer, _) = by.into_iter().max_by_key(|(_, ns)| *ns)?;
+    Some((span, answer))
+}
+
+fn same_injection(one: &Truth, other: &Truth) -> bool {
+    one.step == other.step && one.case == other.case
+}
+
+fn same_fault(one: &Truth, other: &Truth) -> bool {
+    same_injection(one, other) && one.cause == other.cause
+}
+
+/// Who it was, if it was somebody outside the scenario that took the CPU: other programs of this
+/// machine, and gdiag. The scenarios' own are all called `hog`. Whoever took the host's CPU in a
+/// device's fault: the device had its work in time.
+fn ambient(span: &Truth, part: &Part) -> Option<String> {
+    let who = part.what.split(" (").next().unwrap_or_default();
+    let ambient = match part.cause.as_str() {
+        "host.preempted" => who != "hog",
+        "host.observer" => who.starts_with("gdiag"),
+        _ => false,
+    };
+    (ambient && !span.on_device()).then(|| who.to_string())
 }
 
 pub fn ratio(part: u64, whole: u64) -> f64 {
@@ -87,13 +233,8 @@ pub fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// Who it was, if it was somebody outside the scenario that took the CPU: other programs of this
-/// machine, and gdiag. The load's own hogs are all called `hog`.
-fn ambient(part: &Part) -> Option<String> {
-    let who = part.what.split(" (").next().unwrap_or_default();
-    match part.cause.as_str() {
-        "host.preempted" if who != "hog" => Some(who.to_string()),
-        "host.observer" if who.starts_with("gdiag") => Some(who.to_string()),
-        _ => None,
+pub fn add_all(to: &mut BTreeMap<String, u64>, from: &BTreeMap<String, u64>) {
+    for (key, ns) in from {
+        *to.entry(key.clone()).or_default() += ns;
     }
 }

@@ -1,47 +1,137 @@
-//! The figures of all scenarios as a table: `cargo test --test scenarios -- --nocapture`.
+//! The figures of a suite, as text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Formatter};
 
-use crate::gpu::Gpu;
-use crate::score::{ratio, Score};
+use crate::score::{ratio, Answers, Score};
+use crate::suite::{is_host, Suite, Total};
+use crate::truth::on_device;
 
-#[derive(Debug, Default)]
-pub struct Table {
-    text: String,
+impl Display for Suite {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        writeln!(
+            f,
+            "\nInjected idle time, and the share of it with the right cause"
+        )?;
+        writeln!(
+            f,
+            "{:<24} {:<22} {:>5} {:>9} {:>7} {:>7} {:>8} {:>9}  wrong causes (ambient time, left out)",
+            "case", "cause", "gaps", "idle ms", "right", "top-1", "unknown", "explained"
+        )?;
+        for (case, score) in &self.faults {
+            fault(f, case, score)?;
+        }
+        let (host, device) = (self.total(false), self.total(true));
+        total(f, "all of the host", &host)?;
+        total(f, "all of the device", &device)?;
+        if !device.answers.by.is_empty() {
+            let gaps = |blamed: bool| {
+                let of = |score: &Score| {
+                    score.labels(|label, answer| on_device(label) && (!blamed || is_host(answer)))
+                };
+                self.faults.values().map(of).sum::<usize>()
+            };
+            writeln!(
+                f,
+                "the host is blamed for {} of {} gaps of the device, {:.3} ms ({})",
+                gaps(true),
+                gaps(false),
+                ms(device.blames_host),
+                percent(ratio(device.blames_host, device.answers.idle()))
+            )?;
+        }
+
+        writeln!(f, "\nWhat each injected cause was taken for, in ms")?;
+        for (cause, answers) in self.by_cause() {
+            writeln!(
+                f,
+                "{cause:<22} {}",
+                list(&answers.by, 0, |ns| format!("{:.1}", ms(ns)))
+            )?;
+        }
+
+        if !self.twins.is_empty() {
+            writeln!(f, "\nThe same calls where they make no gap")?;
+            writeln!(
+                f,
+                "{:<24} {:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  what idle time there was",
+                "case", "cause", "times", "fault ms", "idle ms", "blamed", "gaps"
+            )?;
+        }
+        for (case, score) in &self.twins {
+            twin(f, case, score)?;
+        }
+        Ok(())
+    }
 }
 
-impl Table {
-    pub fn heading(&mut self, title: &str) {
-        writeln!(
-            self.text,
-            "\n{title}\n{:<14} {:<20} {:>5} {:>9} {:>7} {:>8} {:>9} {:>9}  wrong causes (ambient time, left out)",
-            "injection", "cause", "gaps", "idle ms", "right", "unknown", "ambient", "explained"
-        )
-        .unwrap();
+fn fault(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
+    let all = score.all();
+    let mut wrong = BTreeMap::new();
+    for (cause, answers) in &score.answers {
+        for (id, ns) in answers.by.iter().filter(|(id, _)| *id != cause) {
+            *wrong.entry(id.clone()).or_default() += ns;
+        }
     }
+    let right = score.labels(|label, answer| label == answer);
+    let labelled = score.labels(|_, _| true);
+    write!(f, "{case:<24} {:<22} {:>5} ", score.causes(), score.gaps)?;
+    figures(f, &all, score.right(), &top_1(right, labelled))?;
+    let share = |ns| percent(ratio(ns, all.idle()));
+    write!(f, "  {}", list(&wrong, all.idle() / 1000, share))?;
+    ambient(f, &all)
+}
 
-    pub fn row(&mut self, injection: &str, cause: &str, score: &Score, gpu: &Gpu) {
-        writeln!(
-            self.text,
-            "{injection:<14} {cause:<20} {:>5} {:>9.1} {:>7} {:>8} {:>9.1} {:>9}  {}{}",
-            score.injections,
-            ms(score.injected),
-            percent(score.share()),
-            percent(ratio(score.unknown(), score.injected)),
-            ms(score.ambient_ns()),
-            percent(gpu.explained),
-            shares(&score.wrong, |ns| percent(ratio(ns, score.injected))),
-            match shares(&score.ambient, |ns| format!("{:.1} ms", ms(ns))) {
-                text if text.is_empty() => text,
-                text => format!(" ({text})"),
-            }
-        )
-        .unwrap();
+fn total(f: &mut Formatter, name: &str, total: &Total) -> fmt::Result {
+    if total.answers.by.is_empty() {
+        return Ok(());
     }
+    write!(f, "{name:<53} ")?;
+    figures(f, &total.answers, total.right, "")?;
+    ambient(f, &total.answers)
+}
 
-    pub fn print(&self) {
-        println!("{}", self.text);
+fn figures(f: &mut Formatter, all: &Answers, right: u64, top_1: &str) -> fmt::Result {
+    let share = |ns| percent(ratio(ns, all.idle()));
+    write!(
+        f,
+        "{:>9.1} {:>7} {top_1:>7} {:>8} {:>9}",
+        ms(all.idle()),
+        share(right),
+        share(all.unknown()),
+        share(all.explained())
+    )
+}
+
+fn ambient(f: &mut Formatter, answers: &Answers) -> fmt::Result {
+    let by = list(&answers.ambient, 100_000, |ns| format!("{:.1} ms", ms(ns)));
+    if by.is_empty() {
+        writeln!(f)
+    } else {
+        writeln!(f, " ({by})")
+    }
+}
+
+fn twin(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
+    let all = score.all();
+    writeln!(
+        f,
+        "{case:<24} {:<22} {:>5} {:>9.1} {:>9.2} {:>9} {:>6}  {}",
+        score.causes(),
+        score.injections,
+        ms(score.injected),
+        ms(all.idle()),
+        percent(ratio(score.right(), score.injected)),
+        score.labels(|label, answer| label == answer),
+        list(&all.by, 10_000, |ns| format!("{:.2} ms", ms(ns)))
+    )
+}
+
+fn top_1(right: usize, of: usize) -> String {
+    if of == 0 {
+        "-".to_string()
+    } else {
+        format!("{right}/{of}")
     }
 }
 
@@ -53,14 +143,12 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Most first, the smallest left out.
-fn shares(by: &BTreeMap<String, u64>, show: impl Fn(u64) -> String) -> String {
-    let all: u64 = by.values().sum();
-    let mut most: Vec<_> = by.iter().filter(|(_, ns)| **ns * 50 >= all).collect();
+/// Most first, those of less than `least` left out.
+fn list(by: &BTreeMap<String, u64>, least: u64, show: impl Fn(u64) -> String) -> String {
+    let mut most: Vec<_> = by.iter().filter(|(_, ns)| **ns > least).collect();
     most.sort_by_key(|(_, ns)| std::cmp::Reverse(**ns));
     let shown = most
         .iter()
-        .take(5)
         .map(|(name, ns)| format!("{name} {}", show(**ns)));
     shown.collect::<Vec<_>>().join(", ")
 }

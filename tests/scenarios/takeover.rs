@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 
 fn record(machine: &Machine, name: &str, seconds: &str, env: &[(&str, &str)]) -> Run {
     let load = ["--seconds", seconds, "--inject", "sleep@10"];
-    Run::new(machine, name, &load, env)
+    Run::gpuload(machine, name, &load, env)
 }
 
 #[test]
@@ -19,9 +19,9 @@ fn a_time_that_another_tool_recorded_has_no_cause_and_recording_goes_on_after_it
     let Some(machine) = Machine::ready() else {
         return;
     };
-    let (at, held) = (SECOND, 3 * SECOND / 2);
+    let (at, held) = (2 * SECOND, 3 * SECOND / 2);
     let env = [
-        ("GDIAG_SIM_CUPTI_TAKEOVER_MS", "1000"),
+        ("GDIAG_SIM_CUPTI_TAKEOVER_MS", "2000"),
         ("GDIAG_SIM_CUPTI_TAKEOVER_FOR_MS", "1500"),
     ];
     let run = record(&machine, "takeover", "6", &env);

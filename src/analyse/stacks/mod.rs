@@ -367,6 +367,7 @@ impl<'t> Folder<'_, 't> {
             | What::Irq(_)
             | What::Wait { .. }
             | What::Lock { .. }
+            | What::From { .. }
             | What::Stopped { .. }
             | What::Overhead(_)
             | What::AfterStream(_)

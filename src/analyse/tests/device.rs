@@ -206,3 +206,51 @@ fn a_copy_that_the_host_waits_for_was_queued_when_it_was_called() {
     let r = story.event(Event::GpuOp(copy)).report();
     assert_eq!(parts(longest(&r)), [("gpu.host-callback", 4_900)]);
 }
+
+/// Device 0 ends at 100 µs, and what was launched at 60 starts at 5,000; pages move in between.
+fn with_migrations(device: u32, moves: &[(i64, i64)], change: impl Fn(Story) -> Story) -> Report {
+    let mut story = change(timeline().device(100, 0, "GPU-a").kernel((0, 5), (10, 100)));
+    for &(from, to) in moves {
+        story = story.event(Event::Migration(Migration {
+            pid: Pid(100),
+            device: DeviceId(device),
+            kind: MigrationKind::DeviceFaults,
+            start: us(from),
+            end: us(to),
+            bytes: 0,
+        }));
+    }
+    story.kernel((60, 65), (5_000, 5_100)).report()
+}
+
+#[test]
+fn while_managed_memory_moves_a_queued_operation_waits_for_it() {
+    let moves = [(110, 2_000), (2_030, 4_990)];
+    let r = with_migrations(0, &moves, |story| story);
+    assert_eq!(parts(longest(&r)), [("gpu.unified-memory", 4_900)]);
+    never_the_host(&r);
+    // Those of another device are nothing to this one.
+    let r = with_migrations(1, &moves, |story| story);
+    assert_eq!(parts(longest(&r)), [("unknown", 4_900)]);
+    // A part of the time is no reason for the rest.
+    let r = with_migrations(0, &[(120, 2_080)], |story| story);
+    let first = ("gpu.unified-memory", 2_000);
+    assert_eq!(parts(longest(&r)), [first, ("unknown", 2_900)]);
+}
+
+#[test]
+fn a_prefetch_is_awaited_through_an_event_and_an_operation_has_the_first_word() {
+    let moves = [(110, 4_990)];
+    let r = with_migrations(0, &moves, |story| story.waits_for_event(7, 50));
+    assert_eq!(parts(longest(&r)), [("gpu.unified-memory", 4_900)]);
+    let r = with_migrations(0, &moves, |story| {
+        story
+            .waits_for_event(7, 50)
+            .device(100, 1, "GPU-b")
+            .kernel_with(MAIN, (6, 8), (20, 4_992), |op| {
+                op.device = DeviceId(1);
+                op.stream = StreamId(9);
+            })
+    });
+    assert_eq!(parts(longest(&r)), [("gpu.dependency", 4_900)]);
+}

@@ -193,6 +193,33 @@ fn a_yield_is_spinning() {
 }
 
 #[test]
+fn a_look_between_two_yields_is_spinning_and_work_is_not() {
+    let yields = |story: Story, at: i64| {
+        story
+            .event(Event::Switch(Switch {
+                ts: us(at),
+                cpu: Cpu(1),
+                prev: Tid(MAIN),
+                next: Tid(HOG),
+                state: 0,
+                syscall: Some(24),
+                flags: SwitchFlags::default(),
+                minor_faults: 0,
+                major_faults: 0,
+            }))
+            .switch(at + 500, 1, HOG, MAIN)
+    };
+    let twice = |pause: i64| {
+        total(
+            &after(yields(yields(before(), 1_000), 1_500 + pause)),
+            Cause::Spin,
+        )
+    };
+    assert_eq!(twice(80), 1_080);
+    assert_eq!(twice(200), 1_000);
+}
+
+#[test]
 fn ready_in_a_call_is_not_in_the_call() {
     let r = after(
         before()
@@ -355,9 +382,48 @@ fn a_lock_that_the_shim_holds_is_the_observers() {
 }
 
 #[test]
-fn a_futex_that_nobody_released_blames_nobody() {
+fn a_futex_that_times_out_is_a_polling_interval() {
     let r = after(before().main_sleeps((1_000, 9_000), S, Some(FUTEX), None));
+    assert_eq!(found(&r), [("host.sleep", 8_000)]);
+}
+
+#[test]
+fn a_poll_that_times_out_is_a_sleep_and_an_epoll_is_not() {
+    let r = after(before().main_sleeps((1_000, 9_000), S, Some(POLL), None));
+    assert_eq!(found(&r), [("host.sleep", 8_000)]);
+    let r = after(before().main_sleeps((1_000, 9_000), S, Some(EPOLL_WAIT), None));
     assert_eq!(found(&r), [("host.other", 8_000)]);
+}
+
+#[test]
+fn threads_on_one_cpu_are_packed_when_others_idle() {
+    for (allowed, idle, other, expected) in [
+        (1, 3, THREAD, "host.affinity"),
+        (1, 0, THREAD, "host.oversubscribed"),
+        (4, 3, THREAD, "host.oversubscribed"),
+        (1, 3, HOG, "host.preempted"),
+    ] {
+        let wait = CpuWait {
+            tid: Tid(MAIN),
+            start: us(1_000),
+            end: us(5_000),
+            allowed,
+            online: 4,
+            idle,
+        };
+        let r = after(
+            before()
+                .switch(1_000, 1, MAIN, other)
+                .switch(5_000, 1, other, MAIN)
+                .event(Event::CpuWait(wait)),
+        );
+        assert_eq!(found(&r), [(expected, 4_000)], "{allowed} {idle} {other}");
+        if expected == "host.affinity" {
+            let text = evidence(&r, Cause::Affinity);
+            let mask = "it may use 1 of 4 CPUs, and 3 of the others were idle";
+            assert!(text.ends_with(mask), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -847,29 +913,6 @@ fn a_child_that_works_ahead_is_a_loader_and_one_that_answers_is_a_helper() {
 }
 
 #[test]
-fn the_walk_goes_one_waker_deep() {
-    // MAIN waits for CHILD, which itself waits for THREAD: what THREAD did is not claimed.
-    let r = after(
-        before()
-            .runs(500, 3, THREAD)
-            .runs(100, 2, CHILD)
-            .sleeps(200, 2, CHILD, S, Some(READ))
-            .wait(CHILD, (200, 8_900), S, Some(READ), &[], "pipe:[7]")
-            .wakes(8_900, THREAD, CHILD)
-            .runs(8_900, 2, CHILD)
-            .main_sleeps((1_000, 9_000), S, Some(EPOLL_WAIT), Some(CHILD)),
-    );
-    assert_eq!(total(&r, Cause::NoDemand), 0);
-    let blamed: Vec<u32> = longest(&r)
-        .parts
-        .iter()
-        .filter_map(|p| p.who.as_ref())
-        .map(|w| w.tid.0)
-        .collect();
-    assert!(!blamed.contains(&THREAD), "{blamed:?}");
-}
-
-#[test]
 fn a_server_without_requests_is_not_at_fault() {
     let r = after(before().main_sleeps((1_000, 9_000), S, Some(EPOLL_WAIT), Some(HOG)));
     assert_eq!(found(&r), [("host.no-demand", 8_000)]);
@@ -891,6 +934,39 @@ fn a_slow_peer_is_the_network() {
             .runs(9_000, 1, MAIN),
     );
     assert_eq!(found(&r), [("host.network", 8_000)]);
+}
+
+#[test]
+fn a_host_that_touches_managed_memory_waits_for_the_device() {
+    let back = |kind| {
+        Event::Migration(Migration {
+            pid: Pid(100),
+            device: DeviceId(0),
+            kind,
+            start: us(2_000),
+            end: us(3_000),
+            bytes: 1 << 20,
+        })
+    };
+    let r = after(before().event(back(MigrationKind::ToHost)));
+    assert_eq!(found(&r), [("gpu.unified-memory", 1_000)]);
+    assert!(found(&after(before().event(back(MigrationKind::ToDevice)))).is_empty());
+    // In a fault that sleeps.
+    let r = after(
+        before()
+            .sleeps(1_000, 1, MAIN, D, None)
+            .wait(
+                MAIN,
+                (1_000, 9_000),
+                D,
+                None,
+                &["uvm_va_block_cpu_fault", "__do_fault"],
+                "",
+            )
+            .wakes_by(9_000, MAIN, IDLE, Context::HardIrq(40))
+            .runs(9_000, 1, MAIN),
+    );
+    assert_eq!(found(&r), [("gpu.unified-memory", 8_000)]);
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod random;
 mod sampled;
 pub(super) mod story;
 mod trust;
+mod walk;

@@ -182,6 +182,23 @@ fn gpu_event() -> impl Strategy<Value = Event> {
             seen,
         })
     });
+    let migrations = vec![
+        MigrationKind::ToHost,
+        MigrationKind::ToDevice,
+        MigrationKind::DeviceFaults,
+    ];
+    let migration = (pid(), 0..3u32, prop::sample::select(migrations), span()).prop_map(
+        |(pid, device, kind, (start, end))| {
+            Event::Migration(Migration {
+                pid,
+                device: DeviceId(device),
+                kind,
+                start,
+                end,
+                bytes: 1,
+            })
+        },
+    );
     let device = (pid(), 0..3u32, 0..3u32).prop_map(|(pid, id, uuid)| {
         Event::Device(Device {
             ts: us(0),
@@ -192,7 +209,7 @@ fn gpu_event() -> impl Strategy<Value = Event> {
         })
     });
     prop_oneof![
-        12 => op, 12 => call, 1 => sync, 1 => overhead, 1 => invalid, 1 => device,
+        12 => op, 12 => call, 1 => sync, 1 => overhead, 1 => invalid, 1 => device, 1 => migration,
     ]
 }
 
@@ -254,7 +271,19 @@ fn host_event() -> impl Strategy<Value = Event> {
             kind: StallKind::Compaction,
         })
     });
-    let task = (time(), tid(), pid(), pid(), state(), 0..4u8).prop_map(
+    let cpu_wait = (tid(), span(), 0..5u16, 0..5u16, 0..3u16).prop_map(
+        |(tid, (start, end), allowed, online, idle)| {
+            Event::CpuWait(CpuWait {
+                tid,
+                start,
+                end,
+                allowed,
+                online,
+                idle,
+            })
+        },
+    );
+    let task = (time(), tid(), pid(), pid(), state(), 0..5u8).prop_map(
         |(ts, tid, pid, ppid, state, reason)| {
             Event::Task(Task {
                 ts,
@@ -271,6 +300,7 @@ fn host_event() -> impl Strategy<Value = Event> {
                     0 => TaskReason::Seen,
                     1 => TaskReason::New { parent: Tid(MAIN) },
                     2 => TaskReason::Exec,
+                    3 => TaskReason::Followed,
                     _ => TaskReason::Rename,
                 },
                 target: state != 0,
@@ -316,8 +346,25 @@ fn host_event() -> impl Strategy<Value = Event> {
     });
     prop_oneof![
         20 => switch, 10 => waking, 3 => wait, 3 => irq, 1 => stall, 1 => task, 1 => exit, 1 => signal,
-        1 => loss, 5 => sample(), 3 => stack(),
+        1 => loss, 5 => sample(), 3 => stack(), 2 => cpu_wait, 2 => endpoint(), 2 => kernel_stack(),
     ]
+}
+
+/// Waits have the objects 0 to 2.
+fn endpoint() -> impl Strategy<Value = Event> {
+    let role = prop::sample::select(vec![Role::Connected, Role::Accepted, Role::Listening]);
+    (0..3u32, role, prop::option::of(pid())).prop_map(|(object, role, peer)| {
+        let object = NameId(object);
+        Event::Define(Define::Endpoint { object, role, peer })
+    })
+}
+
+fn kernel_stack() -> impl Strategy<Value = Event> {
+    (1..3u32).prop_map(|id| {
+        let frames = vec![NameId(900)];
+        let id = StackId(id);
+        Event::Define(Define::Stack { id, frames })
+    })
 }
 
 fn sample() -> impl Strategy<Value = Event> {
@@ -327,24 +374,37 @@ fn sample() -> impl Strategy<Value = Event> {
         2 => SampleKind::Waker { wakee, since },
         _ => SampleKind::Launch { one_in: 1 },
     });
-    (time(), tid(), kind, 0..4u32, prop::option::of(tid())).prop_map(
-        |(ts, tid, kind, user, gil)| {
+    (
+        time(),
+        tid(),
+        kind,
+        0..4u32,
+        0..3u32,
+        prop::option::of(tid()),
+    )
+        .prop_map(|(ts, tid, kind, user, kernel, gil)| {
             Event::Sample(Sample {
                 ts,
                 tid,
                 kind,
-                kernel: StackId(0),
+                kernel: StackId(kernel),
                 user: CallStackId(user),
                 gil,
             })
-        },
-    )
+        })
 }
 
 /// Stacks 1 to 3, of frames 1 to 3, which are in Python, in its collector or take its lock, or of
 /// frames that nobody defined.
 fn stack() -> impl Strategy<Value = Event> {
-    let name = prop::sample::select(vec!["gc_collect_main", "take_gil", "work"]);
+    let name = prop::sample::select(vec![
+        "gc_collect_main",
+        "take_gil",
+        "work",
+        "pthread_cond_wait",
+        "__lll_lock_wait",
+        "task_numa_work",
+    ]);
     let define = prop_oneof![
         (1..4u32, prop::collection::vec(0..5u32, 0..4)).prop_map(|(id, frames)| {
             Define::CallStack {

@@ -7,93 +7,6 @@ use crate::analyse::cause::Cause;
 use crate::analyse::report::{Part, Report};
 use crate::event::*;
 
-impl Story {
-    /// A stack of `function (file.py:line)`s of Python and `file:function`s or `file+`s of native code.
-    fn user(&mut self, frames: &[&str], cut: Option<Cut>) -> CallStackId {
-        let next = |story: &Story| u32::try_from(story.events.len()).unwrap() + 1;
-        let mut ids = Vec::new();
-        for text in frames {
-            let mut functions = Vec::new();
-            let frame = if let Some((function, place)) = text.split_once(" (") {
-                let (file, line) = place.trim_end_matches(')').split_once(':').unwrap();
-                Frame::Python {
-                    function: self.name(function),
-                    file: self.name(file),
-                    line: line.parse().unwrap(),
-                }
-            } else {
-                let (module, function) = text.split_once([':', '+']).unwrap();
-                if !function.is_empty() {
-                    functions.push(Function {
-                        name: self.name(function),
-                        file: NameId(0),
-                        line: 0,
-                    });
-                }
-                Frame::Native {
-                    module: self.name(module),
-                    build_id: NameId(0),
-                    address: 0x40,
-                }
-            };
-            let id = FrameId(next(self));
-            ids.push(id);
-            self.events.push(Event::Define(Define::Frame { id, frame }));
-            if !functions.is_empty() {
-                let frame = id;
-                let define = Define::Functions { frame, functions };
-                self.events.push(Event::Define(define));
-            }
-        }
-        let id = CallStackId(next(self));
-        self.events.push(Event::Define(Define::CallStack {
-            id,
-            frames: ids,
-            cut,
-        }));
-        id
-    }
-
-    fn sample(self, at: i64, tid: u32, kind: SampleKind, frames: &[&str]) -> Self {
-        self.sample_with(at, tid, kind, frames, |_| {})
-    }
-
-    fn sample_with(
-        mut self,
-        at: i64,
-        tid: u32,
-        kind: SampleKind,
-        frames: &[&str],
-        change: impl FnOnce(&mut Sample),
-    ) -> Self {
-        let mut sample = Sample {
-            ts: us(at),
-            tid: Tid(tid),
-            kind,
-            kernel: StackId(0),
-            user: self.user(frames, None),
-            gil: None,
-        };
-        change(&mut sample);
-        self.event(Event::Sample(sample))
-    }
-}
-
-const CPU: SampleKind = SampleKind::Cpu {
-    period: crate::units::Nanos::from_millis(10),
-};
-
-fn off(since: i64) -> SampleKind {
-    SampleKind::OffCpu { since: us(since) }
-}
-
-fn woke(wakee: u32, since: i64) -> SampleKind {
-    SampleKind::Waker {
-        wakee: Tid(wakee),
-        since: us(since),
-    }
-}
-
 fn before() -> Story {
     timeline().kernel((0, 5), (10, 100))
 }
@@ -364,4 +277,86 @@ fn a_loader_that_collects_garbage_is_a_late_loader() {
     );
     assert_eq!(total(&r, Cause::DataLoading), 8_000);
     assert_eq!(total(&r, Cause::Gc), 0);
+}
+
+/// A sample of MAIN in the kernel, by the timer.
+fn in_kernel(mut story: Story, at: i64, frames: &[&str]) -> Story {
+    let frames: Vec<NameId> = frames.iter().map(|f| story.name(f)).collect();
+    let id = StackId(u32::try_from(story.events.len()).unwrap() + 500);
+    let story = story.event(Event::Define(Define::Stack { id, frames }));
+    story.sample_with(at, MAIN, CPU, &["step (train.py:3)"], |s| s.kernel = id)
+}
+
+#[test]
+fn what_the_kernel_did_for_a_running_thread_is_in_the_sample() {
+    for (frames, cause) in [
+        (
+            &["copy_pte_range", "dup_mm", "kernel_clone"][..],
+            "host.subprocess",
+        ),
+        (&["wp_page_copy", "handle_mm_fault"], "host.subprocess"),
+        (
+            &["change_pte_range", "change_prot_numa", "task_numa_work"],
+            "host.numa-balancing",
+        ),
+        (&["shrink_node", "try_to_free_pages"], "host.reclaim"),
+        (
+            &["page_cache_ra_unbounded", "filemap_fault", "do_fault"],
+            "host.page-fault",
+        ),
+        (&["do_sched_yield"], "host.spin"),
+        // Memory that is touched for the first time, and a file that is in memory, are no faults to tell.
+        (
+            &["clear_page", "do_anonymous_page", "handle_mm_fault"],
+            "host.compute",
+        ),
+        (
+            &["next_uptodate_folio", "filemap_map_pages", "do_fault"],
+            "host.compute",
+        ),
+        (&["copy_page_to_iter", "filemap_read"], "host.compute"),
+        // A read into memory that is new.
+        (
+            &["do_anonymous_page", "exc_page_fault", "filemap_read"],
+            "host.compute",
+        ),
+    ] {
+        let story = in_kernel(before(), 1_000, &["do_syscall_64"]);
+        let story = in_kernel(in_kernel(story, 3_000, frames), 5_000, frames);
+        let r = after(in_kernel(story, 7_000, &["do_syscall_64"]));
+        let part = longest(&r)
+            .parts
+            .iter()
+            .find(|p| p.end > us(3_000))
+            .unwrap();
+        assert_eq!(part.cause.id(), cause, "{frames:?}");
+        if cause != "host.compute" {
+            assert_eq!((part.start, part.end), (us(2_000), us(6_000)));
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_yields_is_seen_in_some_of_its_samples() {
+    let seen = |every: i64| {
+        let mut story = before();
+        for i in 0..16 {
+            let yields: &[&str] = if i % every == 0 {
+                &["do_sched_yield"]
+            } else {
+                &[]
+            };
+            story = in_kernel(story, 1_000 + i * 500, yields);
+        }
+        total(&after(story), Cause::Spin)
+    };
+    assert!(seen(3) > 7_000, "{}", seen(3));
+    // Now and then is no loop.
+    assert!(seen(8) < 2_000, "{}", seen(8));
+}
+
+#[test]
+fn a_function_that_spins_by_name_spins() {
+    let r = after(before().sample(3_000, MAIN, CPU, &["/opt/a.so:spin_until_ready"]));
+    assert_eq!(total(&r, Cause::Spin), 9_890);
 }

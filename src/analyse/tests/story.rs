@@ -146,6 +146,21 @@ impl Story {
         }))
     }
 
+    /// A thread of another program is followed from now on, since it woke a target.
+    pub fn followed(mut self, at: i64, tid: u32, pid: u32, name: &str, state: TaskState) -> Self {
+        self = self.task(at, tid, pid, 1, name, false, state);
+        if let Some(Event::Task(task)) = self.events.last_mut() {
+            task.reason = TaskReason::Followed;
+        }
+        self
+    }
+
+    pub fn endpoint(mut self, object: &str, role: Role, peer: Option<u32>) -> Self {
+        let object = self.name(object);
+        let peer = peer.map(Pid);
+        self.event(Event::Define(Define::Endpoint { object, role, peer }))
+    }
+
     /// A thread of the job is made.
     pub fn born(mut self, at: i64, tid: u32, pid: u32, parent: u32, name: &str) -> Self {
         let comm = self.name(name);
@@ -473,6 +488,93 @@ impl Story {
         let report = report(&self.built(), &self.options);
         check(&report);
         report
+    }
+}
+
+impl Story {
+    /// A stack of `function (file.py:line)`s of Python and `file:function`s or `file+`s of native code.
+    pub fn user(&mut self, frames: &[&str], cut: Option<Cut>) -> CallStackId {
+        let next = |story: &Story| u32::try_from(story.events.len()).unwrap() + 1;
+        let mut ids = Vec::new();
+        for text in frames {
+            let mut functions = Vec::new();
+            let frame = if let Some((function, place)) = text.split_once(" (") {
+                let (file, line) = place.trim_end_matches(')').split_once(':').unwrap();
+                Frame::Python {
+                    function: self.name(function),
+                    file: self.name(file),
+                    line: line.parse().unwrap(),
+                }
+            } else {
+                let (module, function) = text.split_once([':', '+']).unwrap();
+                if !function.is_empty() {
+                    functions.push(Function {
+                        name: self.name(function),
+                        file: NameId(0),
+                        line: 0,
+                    });
+                }
+                Frame::Native {
+                    module: self.name(module),
+                    build_id: NameId(0),
+                    address: 0x40,
+                }
+            };
+            let id = FrameId(next(self));
+            ids.push(id);
+            self.events.push(Event::Define(Define::Frame { id, frame }));
+            if !functions.is_empty() {
+                let frame = id;
+                let define = Define::Functions { frame, functions };
+                self.events.push(Event::Define(define));
+            }
+        }
+        let id = CallStackId(next(self));
+        self.events.push(Event::Define(Define::CallStack {
+            id,
+            frames: ids,
+            cut,
+        }));
+        id
+    }
+
+    pub fn sample(self, at: i64, tid: u32, kind: SampleKind, frames: &[&str]) -> Self {
+        self.sample_with(at, tid, kind, frames, |_| {})
+    }
+
+    pub fn sample_with(
+        mut self,
+        at: i64,
+        tid: u32,
+        kind: SampleKind,
+        frames: &[&str],
+        change: impl FnOnce(&mut Sample),
+    ) -> Self {
+        let mut sample = Sample {
+            ts: us(at),
+            tid: Tid(tid),
+            kind,
+            kernel: StackId(0),
+            user: self.user(frames, None),
+            gil: None,
+        };
+        change(&mut sample);
+        self.event(Event::Sample(sample))
+    }
+}
+
+pub const CPU: SampleKind = SampleKind::Cpu {
+    period: Nanos::from_millis(10),
+};
+
+pub fn off(since: i64) -> SampleKind {
+    SampleKind::OffCpu { since: us(since) }
+}
+
+pub fn woke(wakee: u32, since: i64) -> SampleKind {
+    SampleKind::Waker {
+        wakee: Tid(wakee),
+        since: us(since),
     }
 }
 

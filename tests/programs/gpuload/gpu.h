@@ -15,6 +15,8 @@ typedef uint64_t CUdeviceptr;
 	X(cuDeviceGetCount, , (int *count))                                        \
 	X(cuDeviceGetName, , (char *name, int len, int device))                    \
 	X(cuDevicePrimaryCtxRetain, , (CUcontext * context, int device))           \
+	X(cuCtxCreate, _v2, (CUcontext * context, unsigned flags, int device))     \
+	X(cuCtxDestroy, _v2, (CUcontext context))                                  \
 	X(cuCtxSetCurrent, , (CUcontext context))                                  \
 	X(cuCtxSynchronize, , (void))                                              \
 	X(cuStreamCreate, , (CUstream * stream, unsigned flags))                   \

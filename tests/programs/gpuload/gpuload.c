@@ -4,7 +4,8 @@
  * Every so many steps a fault is injected that is real on the host, and one
  * line of truth is written: which cause gdiag should find, and when. */
 #define _GNU_SOURCE
-#include "load.h"
+#include "outside.h"
+#include "plan.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t now_ns(void)
 {
@@ -50,7 +52,7 @@ void truth_add(struct truth *truth, uint64_t start, uint64_t end)
 	if (truth->count == MAX_SPANS)
 		die("an injection took effect more than %d times", MAX_SPANS);
 	truth->whole = 0;
-	truth->spans[truth->count++] = (struct span){ start, end, end - start };
+	truth->spans[truth->count++] = (struct span){ truth->cause, start, end, end - start };
 }
 
 static uint64_t cpu_ns(void)
@@ -122,23 +124,25 @@ void pin_to(int cpu)
 		die("cannot pin to CPU %d: %s", cpu, strerror(errno));
 }
 
-/* An injection that was asked for, and when its turns are. */
-struct planned {
-	const struct injection *what;
-	uint64_t ns;
-	int every;
-	long phase;
-};
+void keep_off(int cpu)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
 
-#define MAX_PLANNED 64
-
-static struct planned plan[MAX_PLANNED];
-static int planned;
+	CPU_ZERO(&set);
+	for (long i = 0; i < cpus; i++)
+		if (i != cpu)
+			CPU_SET(i, &set);
+	/* Where it may not run, it may stay. */
+	sched_setaffinity(0, sizeof(set), &set);
+}
 
 static void usage(FILE *out)
 {
 	fputs("usage: gpuload [OPTION]... [--inject NAME[:MS][@N]]...\n"
-	      "       gpuload hogs [-n N] -- COMMAND...\n"
+	      "       gpuload --case NAME[,NAME]... [--twin] [OPTION]...\n"
+	      "       gpuload --list\n"
+	      "       gpuload outside [-n HOGS] -- COMMAND...\n"
 	      "\n"
 	      "A GPU job with known faults, on the simulated GPU or a real one.\n"
 	      "\n"
@@ -153,63 +157,25 @@ static void usage(FILE *out)
 	      "  --device N       the device that runs the steps (default 0)\n"
 	      "  --cpu N          pin the launching thread\n"
 	      "  --inject NAME[:MS][@N]  inject for MS ms every N steps (default 10), may be repeated\n"
+	      "  --case NAMES     inject each of these in random order, over steps of 5 kernels\n"
+	      "  --gaps N         for so many times (default 32)\n"
+	      "  --twin           with work queued ahead: no gap is due\n"
+	      "  --seed N         another order\n"
+	      "  --list           injections as JSON, with what each lacks here\n"
 	      "  --demo           preempt, a cold disk and a lock, for about 5 seconds\n"
 	      "  --truth FILE     write a line of JSON for every injection\n"
 	      "  --scratch DIR    where disk injections have their file (default /var/tmp)\n"
-	      "  --hogs N         processes that preempt starts without `gpuload hogs` (default 3)\n"
+	      "  --hogs N         processes that preempt starts without `gpuload outside` (default 3)\n"
 	      "  --help\n"
 	      "\n"
 	      "Injections, with the cause that gdiag should name and the usual length:\n",
 	      out);
 	for (int i = 0; i < injection_count; i++)
-		fprintf(out, "  %-13s %-20s %5.1f ms  %s\n", injections[i].name,
+		fprintf(out, "  %-15s %-34s %5.1f ms  %s\n", injections[i].name,
 			injections[i].cause, injections[i].ms, injections[i].help);
-	fputs("\n`gpuload hogs` runs COMMAND beside processes that preempt uses: they belong to nobody's\n"
-	      "job then. Without it they are children of gpuload, a part of the job, and the truth is\n"
-	      "host.oversubscribed.\n",
+	fputs("\n`gpuload outside` runs COMMAND beside processes that belong to nobody's job. Without it\n"
+	      "preempt has children of gpuload take the CPU, and the truth is host.oversubscribed.\n",
 	      out);
-}
-
-static void add_injection(const char *text)
-{
-	char name[32];
-	struct planned *p = &plan[planned];
-	size_t len = strcspn(text, ":@");
-	const char *rest = text + len;
-	double ms = -1;
-	char *end;
-
-	if (planned == MAX_PLANNED)
-		die("too many injections");
-	if (len >= sizeof(name))
-		die("no injection '%s'", text);
-	memcpy(name, text, len);
-	name[len] = 0;
-	for (int i = 0; i < injection_count; i++)
-		if (!strcmp(injections[i].name, name))
-			p->what = &injections[i];
-	if (!p->what)
-		die("no injection '%s', see --help", name);
-	p->every = 10;
-	if (*rest == ':') {
-		ms = strtod(rest + 1, &end);
-		rest = end;
-	}
-	if (*rest == '@') {
-		p->every = strtol(rest + 1, &end, 10);
-		rest = end;
-	}
-	if (*rest || p->every < 1)
-		die("'%s' is not NAME[:MS][@N]", text);
-	p->ns = (ms >= 0 ? ms : p->what->ms) * 1e6;
-	planned++;
-}
-
-/* Turns of different injections do not meet if there is room. */
-static void spread(void)
-{
-	for (int i = 0; i < planned; i++)
-		plan[i].phase = (long)(i + 1) * plan[i].every / (planned + 1);
 }
 
 static double number(const char *option, const char *text, double least)
@@ -220,6 +186,34 @@ static double number(const char *option, const char *text, double least)
 	if (end == text || *end || value < least)
 		die("--%s: '%s' does not do", option, text);
 	return value;
+}
+
+/* As pyload.py has it: one line of JSON for each. */
+static void list(void)
+{
+	for (int i = 0; i < injection_count; i++) {
+		const struct injection *what = &injections[i];
+		const char *lacks = plan_lacks(what);
+
+		printf("{\"case\":\"%s\",\"cause\":\"%s\",\"twin\":%s,\"device\":%s,\"lacks\":",
+		       what->name, what->cause, what->twin ? "true" : "false",
+		       strncmp(what->cause, "gpu.", 4) ? "false" : "true");
+		printf(lacks ? "\"%s\"}\n" : "null}\n", lacks);
+	}
+}
+
+/* The load of --case. The twin has 240 ms of work queued when its first injection comes. */
+static void set_cases(struct options *opt, const char *cases, int gaps, int twin, uint64_t seed)
+{
+	opt->kernels = 5;
+	if (twin) {
+		opt->kernel_ns = 800 * US;
+		opt->host_ns = 50 * US;
+		opt->ahead = 60;
+		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 12);
+	} else {
+		opt->steps = plan_cases(cases, gaps, seed, 2, 2);
+	}
 }
 
 static struct options parse(int argc, char **argv)
@@ -237,10 +231,16 @@ static struct options parse(int argc, char **argv)
 		{ "host-us", 1, 0, 'h' },   { "sync-every", 1, 0, 'y' },
 		{ "ahead", 1, 0, 'a' },	    { "device", 1, 0, 'd' },
 		{ "cpu", 1, 0, 'c' },	    { "inject", 1, 0, 'i' },
+		{ "case", 1, 0, 'C' },	    { "gaps", 1, 0, 'g' },
+		{ "twin", 0, 0, 'w' },	    { "seed", 1, 0, 'e' },
+		{ "list", 0, 0, 'l' },
 		{ "demo", 0, 0, 'D' },	    { "truth", 1, 0, 't' },
 		{ "scratch", 1, 0, 'x' },   { "hogs", 1, 0, 'n' },
 		{ "help", 0, 0, '?' + 128 }, { 0 },
 	};
+	const char *cases = NULL;
+	int gaps = 32, twin = 0;
+	uint64_t seed = 1;
 	int c, index = 0;
 
 	while ((c = getopt_long(argc, argv, "", longs, &index)) != -1) {
@@ -278,13 +278,28 @@ static struct options parse(int argc, char **argv)
 			opt.hogs = number(name, optarg, 1);
 			break;
 		case 'i':
-			add_injection(optarg);
+			plan_inject(optarg);
 			break;
+		case 'C':
+			cases = optarg;
+			break;
+		case 'g':
+			gaps = number(name, optarg, 1);
+			break;
+		case 'w':
+			twin = 1;
+			break;
+		case 'e':
+			seed = strtoull(optarg, NULL, 0);
+			break;
+		case 'l':
+			list();
+			exit(0);
 		case 'D':
 			opt.seconds = 5;
-			add_injection("preempt@12");
-			add_injection("disk@12");
-			add_injection("lock@12");
+			plan_inject("preempt@12");
+			plan_inject("disk@12");
+			plan_inject("lock@12");
 			break;
 		case 't':
 			opt.truth = optarg;
@@ -304,33 +319,13 @@ static struct options parse(int argc, char **argv)
 		usage(stderr);
 		exit(2);
 	}
+	if (cases)
+		set_cases(&opt, cases, gaps, twin, seed);
+	else
+		plan_spread();
 	if (!opt.steps && !opt.seconds)
 		opt.steps = 300;
-	spread();
 	return opt;
-}
-
-static void inject(struct run *run, const struct planned *p, long step, FILE *out)
-{
-	static struct truth truth;
-	uint64_t start = now_ns();
-
-	truth.cause = p->what->cause;
-	truth.whole = 1;
-	truth.count = 0;
-	p->what->go(run, p->ns, &truth);
-	if (truth.whole)
-		truth_add(&truth, start, now_ns());
-	if (!out)
-		return;
-	for (int i = 0; i < truth.count; i++)
-		fprintf(out,
-			"{\"cause\":\"%s\",\"start_ns\":%llu,\"end_ns\":%llu,\"ns\":%llu,\"injection\":\"%s\",\"step\":%ld,\"device\":%d}\n",
-			truth.cause, (unsigned long long)truth.spans[i].start,
-			(unsigned long long)truth.spans[i].end,
-			(unsigned long long)truth.spans[i].ns, p->what->name, step,
-			run->opt.device);
-	fflush(out);
 }
 
 static long run_steps(struct run *run, FILE *truth)
@@ -360,9 +355,7 @@ static long run_steps(struct run *run, FILE *truth)
 			GPU(cuStreamSynchronize(run->gpu.stream));
 		}
 		host_work(opt->host_ns);
-		for (int i = 0; i < planned; i++)
-			if (step % plan[i].every == plan[i].phase)
-				inject(run, &plan[i], step, truth);
+		plan_step(run, step, truth);
 	}
 	GPU(cuStreamSynchronize(run->gpu.stream));
 	free(done);
@@ -377,22 +370,18 @@ int main(int argc, char **argv)
 	char name[96];
 	long steps;
 
-	if (argc > 1 && !strcmp(argv[1], "hogs"))
-		return hogs_main(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "outside"))
+		return outside_main(argc - 1, argv + 1);
 	run.opt = parse(argc, argv);
 	if (run.opt.truth && !(truth = fopen(run.opt.truth, "w")))
 		die("%s: %s", run.opt.truth, strerror(errno));
-	for (int i = 0; i < planned; i++)
-		if (plan[i].what->prepare)
-			plan[i].what->prepare(&run);
+	plan_prepare(&run);
 	run.devices = gpu_init();
 	if (run.opt.device >= run.devices)
 		die("no device %d", run.opt.device);
 	gpu_open(&run.gpu, run.opt.device);
 	GPU(cuDeviceGetName(name, sizeof(name), run.opt.device));
-	for (int i = 0; i < planned; i++)
-		if (plan[i].what->ready)
-			plan[i].what->ready(&run);
+	plan_ready(&run);
 	/* Last, so that no helper thread inherits it. */
 	if (run.opt.cpu >= 0)
 		pin_to(run.opt.cpu);

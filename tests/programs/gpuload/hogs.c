@@ -3,32 +3,21 @@
 #include "inject.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Names the file that `gpuload hogs` shares with the gpuload below it. */
-#define ENVIRONMENT "GPULOAD_HOGS"
+#include "child.h"
+#include "outside.h"
+#include "peer.h"
 
-/* What a gang of hogs and their master share. */
-struct gang {
-	_Atomic uint32_t turn; /* a futex */
-	_Atomic int cpu;
-	_Atomic uint64_t from, until; /* CLOCK_MONOTONIC */
-};
+#define SLICES 3 /* hogs for each CPU, where they have no CPU of their own */
 
 static void sleep_until(uint64_t ns)
 {
@@ -41,33 +30,56 @@ static void sleep_until(uint64_t ns)
 static void serve_as_hog(struct gang *gang)
 {
 	uint32_t seen = 0;
+	int cpu;
 
 	for (;;) {
 		while (atomic_load(&gang->turn) == seen)
-			syscall(SYS_futex, &gang->turn, FUTEX_WAIT, seen, NULL, NULL, 0);
+			futex_wait(&gang->turn, seen);
 		seen = atomic_load(&gang->turn);
-		pin_to(atomic_load(&gang->cpu));
+		cpu = atomic_load(&gang->cpu);
+		if (cpu >= 0)
+			pin_to(cpu);
 		sleep_until(atomic_load(&gang->from));
 		while (now_ns() < atomic_load(&gang->until))
 			;
 	}
 }
 
-/* Sets the hogs on this thread's CPU for so long, and notes when it is kept from running. */
-static void take_turn(struct gang *gang, uint64_t ns, struct truth *truth)
+/* Sends the hogs to work on this CPU, or any, from `from` on. */
+static void send_hogs(struct gang *gang, int cpu, uint64_t from, uint64_t ns)
 {
-	/* Not at once: they would have the CPU before this thread looks at the clock. */
-	uint64_t from = now_ns() + MS;
-
-	atomic_store(&gang->cpu, sched_getcpu());
+	atomic_store(&gang->cpu, cpu);
 	atomic_store(&gang->from, from);
 	atomic_store(&gang->until, from + ns);
 	atomic_fetch_add(&gang->turn, 1);
-	syscall(SYS_futex, &gang->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	note_jumps(truth, ns + MS);
+	futex_wake(&gang->turn);
 }
 
-static void fork_hogs(struct gang *gang, int count)
+static void set_mask(const cpu_set_t *mask)
+{
+	if (sched_setaffinity(0, sizeof(*mask), mask))
+		die("sched_setaffinity: %s", strerror(errno));
+}
+
+/*
+ * Sets the hogs on this thread's CPU for so long, and notes when it is kept from running. Without its
+ * mask narrowed it would move away.
+ */
+static void take_turn(struct gang *gang, uint64_t ns, struct truth *truth)
+{
+	int cpu = sched_getcpu();
+	cpu_set_t mask;
+
+	if (sched_getaffinity(0, sizeof(mask), &mask))
+		die("sched_getaffinity: %s", strerror(errno));
+	pin_to(cpu);
+	/* Not at once: they would have the CPU before this thread looks at the clock. */
+	send_hogs(gang, cpu, now_ns() + MS, ns);
+	note_jumps(truth, ns + MS);
+	set_mask(&mask);
+}
+
+void fork_hogs(struct gang *gang, int count)
 {
 	pid_t parent = getpid();
 
@@ -85,109 +97,120 @@ static void fork_hogs(struct gang *gang, int count)
 	}
 }
 
-static struct gang *map_gang(int fd)
-{
-	int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
-	void *gang = mmap(NULL, sizeof(struct gang), PROT_READ | PROT_WRITE, flags, fd, 0);
-
-	if (gang == MAP_FAILED)
-		die("mmap: %s", strerror(errno));
-	return gang;
-}
-
 static struct gang *gang;
-static int foreign; /* the hogs belong to nobody's job */
 
 void preempt_prepare(struct run *run)
 {
-	const char *path = getenv(ENVIRONMENT);
-	int fd = -1;
-
 	if (gang)
 		return;
-	if (path) {
-		fd = open(path, O_RDWR | O_CLOEXEC);
-		if (fd < 0)
-			die("%s: %s", path, strerror(errno));
-		foreign = 1;
-	} else {
-		fputs("gpuload: preempt without `gpuload hogs`: its own children take the CPU\n",
-		      stderr);
+	if (outside()) {
+		gang = &outside()->gang;
+		return;
 	}
-	gang = map_gang(fd);
-	if (!foreign)
-		fork_hogs(gang, run->opt.hogs);
-}
-
-/* A thread that is not pinned would move away. */
-void preempt_ready(struct run *run)
-{
-	if (run->opt.cpu < 0)
-		run->opt.cpu = sched_getcpu();
+	fputs("gpuload: preempt without `gpuload outside`: its own children take the CPU\n", stderr);
+	gang = share(sizeof(*gang));
+	fork_hogs(gang, run->opt.hogs);
 }
 
 void preempt_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	if (!foreign)
+	if (!outside())
 		truth->cause = "host.oversubscribed";
 	take_turn(gang, ns, truth);
 }
 
-static struct gang thread_gang;
-
-static void *hog_thread(void *arg)
+void sleep_preempt_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	(void)arg;
+	uint64_t start = now_ns();
+
+	truth->cause = "host.sleep";
+	sleep_ns(ns / 3);
+	truth_add(truth, start, now_ns());
+	truth->cause = "host.preempted";
+	preempt_go(run, ns / 3 * 2, truth);
+}
+
+/* loader-preempt: what was waited for is there, but this thread has lost its CPU meanwhile. */
+
+static int loader_fd = -1;
+
+void loader_preempt_prepare(struct run *run)
+{
+	preempt_prepare(run);
+	if (loader_fd >= 0)
+		return;
+	loader_fd = unix_child("loader", peer_loop);
+	peer_make_ready(loader_fd, PEER_READS);
+}
+
+void loader_preempt_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t start = now_ns(), delivered, back;
+	int cpu = sched_getcpu();
+	cpu_set_t mask;
+
+	(void)run;
+	if (sched_getaffinity(0, sizeof(mask), &mask))
+		die("sched_getaffinity: %s", strerror(errno));
+	pin_to(cpu);
+	send_hogs(gang, cpu, start + ns / 4, ns / 4 * 3);
+	peer_ask(loader_fd, PEER_READS, ns / 2, truth);
+	back = now_ns();
+	delivered = truth->spans[truth->count - 1].end;
+	truth->cause = "host.preempted";
+	/* The answer takes a few microseconds. */
+	if (back - delivered > 100 * US)
+		truth_add(truth, delivered, back);
+	note_jumps(truth, start + ns - back);
+	set_mask(&mask);
+}
+
+static struct gang packed, many;
+
+static void *hog_thread(void *gang)
+{
 	prctl(PR_SET_NAME, "worker");
-	serve_as_hog(&thread_gang);
+	serve_as_hog(gang);
 	return NULL;
+}
+
+static void start_threads(struct gang *gang, int count)
+{
+	pthread_t thread;
+
+	for (int i = 0; i < count; i++)
+		if (pthread_create(&thread, NULL, hog_thread, gang))
+			die("cannot start a thread");
+}
+
+void affinity_ready(struct run *run)
+{
+	start_threads(&packed, run->opt.hogs);
+}
+
+/* All threads of the job are packed on one CPU, while the others have nothing to do. */
+void affinity_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	(void)run;
+	take_turn(&packed, ns, truth);
+}
+
+const char *affinity_lacks(void)
+{
+	return sysconf(_SC_NPROCESSORS_ONLN) < 2 ? "needs two CPUs" : NULL;
 }
 
 void oversubscribe_ready(struct run *run)
 {
-	pthread_t thread;
-
-	preempt_ready(run);
-	for (int i = 0; i < run->opt.hogs; i++)
-		if (pthread_create(&thread, NULL, hog_thread, NULL))
-			die("cannot start a thread");
+	(void)run;
+	start_threads(&many, SLICES * sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+/* More busy threads than CPUs. */
 void oversubscribe_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	(void)run;
-	take_turn(&thread_gang, ns, truth);
-}
-
-int hogs_main(int argc, char **argv)
-{
-	char path[] = "/tmp/gpuload-hogs.XXXXXX";
-	int count = 3, status, fd, c;
-	pid_t command;
-
-	while ((c = getopt(argc, argv, "+n:")) != -1) {
-		if (c != 'n')
-			return 2;
-		count = atoi(optarg);
-	}
-	if (optind >= argc || count < 1) {
-		fputs("usage: gpuload hogs [-n N] -- COMMAND...\n", stderr);
-		return 2;
-	}
-	fd = mkstemp(path);
-	if (fd < 0 || ftruncate(fd, sizeof(struct gang)))
-		die("%s: %s", path, strerror(errno));
-	fork_hogs(map_gang(fd), count);
-	setenv(ENVIRONMENT, path, 1);
-	command = fork();
-	if (command == 0) {
-		execvp(argv[optind], argv + optind);
-		die("%s: %s", argv[optind], strerror(errno));
-	}
-	/* The hogs go with us. */
-	while (waitpid(command, &status, 0) < 0 && errno == EINTR)
-		;
-	unlink(path);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	send_hogs(&many, -1, now_ns() + MS, ns);
+	note_jumps(truth, ns + MS);
 }

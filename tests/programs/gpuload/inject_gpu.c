@@ -26,7 +26,7 @@ static void need_memory(size_t bytes)
  * copy. A larger one keeps it busy until just before the call returns. */
 #define PIECE (1l << 20)
 
-void sync_ready(struct run *run)
+void memory_ready(struct run *run)
 {
 	(void)run;
 	need_memory(PIECE);
@@ -48,12 +48,6 @@ void sync_go(struct run *run, uint64_t ns, struct truth *truth)
 	/* Ends with the device busy, so that no other gap counts as this one. */
 	gpu_spin(&run->gpu, run->gpu.stream, 50 * US);
 	truth_add(truth, start, now_ns());
-}
-
-void pageable_ready(struct run *run)
-{
-	(void)run;
-	need_memory(PIECE);
 }
 
 /* The destination is new every time, so that the driver has pages to touch after the copy. */
@@ -97,6 +91,31 @@ void module_go(struct run *run, uint64_t ns, struct truth *truth)
 		GPU(cuModuleLoadData(&module, gpu_ptx));
 		GPU(cuModuleUnload(module));
 	} while (now_ns() < end);
+}
+
+/* Shorter than what it takes to launch the next one, with what a framework does for each. */
+void launches_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t end = now_ns() + ns;
+
+	(void)truth;
+	do {
+		gpu_spin(&run->gpu, run->gpu.stream, 1 * US);
+		host_work(10 * US);
+	} while (now_ns() < end);
+}
+
+void context_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t end = now_ns() + ns, start = now_ns();
+	CUcontext context;
+
+	do {
+		GPU(cuCtxCreate(&context, 0, run->opt.device));
+		GPU(cuCtxDestroy(context));
+	} while (now_ns() < end);
+	truth_add(truth, start, now_ns());
+	GPU(cuCtxSetCurrent(run->gpu.context));
 }
 
 struct callback {

@@ -35,10 +35,11 @@ struct run {
 
 /* When an injection took effect, CLOCK_MONOTONIC, and as what. */
 struct truth {
-	const char *cause; /* the injection's own unless set */
+	const char *cause; /* of the spans to come: the injection's own unless set */
 	int whole; /* all of the call, unless cleared */
 	int count;
 	struct span {
+		const char *cause;
 		uint64_t start, end;
 		uint64_t ns; /* for so much of it */
 	} spans[MAX_SPANS];
@@ -48,7 +49,10 @@ struct injection {
 	const char *name;
 	const char *cause; /* what gdiag should say */
 	double ms; /* usual length */
+	int twin; /* with enough work queued it makes no gap: it neither waits for the device nor is in it */
 	const char *help;
+	/* Why it cannot be done here, or NULL. May be NULL. */
+	const char *(*lacks)(void);
 	/* Both may be NULL. `prepare` comes before cuInit, when there is one thread; `ready` after it. */
 	void (*prepare)(struct run *run);
 	void (*ready)(struct run *run);
@@ -81,7 +85,7 @@ uint64_t call_ends(const struct call *call, struct truth *truth);
 void sleep_ns(uint64_t ns);
 /* Pins the calling thread. */
 void pin_to(int cpu);
-/* `gpuload hogs`, with its arguments. */
-int hogs_main(int argc, char **argv);
+/* Keeps it from a CPU, if there is another one. */
+void keep_off(int cpu);
 
 #endif

@@ -35,6 +35,8 @@ pub struct Config {
     pub alloc_ns: Option<u64>,
     /// `GDIAG_SIM_MODULE_MS`: what loading a module costs. Depends on the module, so not measured.
     pub module_ns: u64,
+    /// `GDIAG_SIM_CONTEXT_MS`: what making a context costs. Depends on the machine, so not measured.
+    pub context_ns: u64,
     /// `GDIAG_SIM_LAUNCH_NS`: cost of a launch call instead of the drawn one.
     pub launch_ns: Option<i64>,
     /// `GDIAG_SIM_LEAD_NS`: lead instead of the drawn one.
@@ -67,6 +69,7 @@ impl Config {
             event_latency_ns: env.scaled("GDIAG_SIM_EVENT_LATENCY_US", 1e3),
             alloc_ns: env.scaled("GDIAG_SIM_ALLOC_US", 1e3),
             module_ns: env.scaled("GDIAG_SIM_MODULE_MS", 1e6).unwrap_or(1_000_000),
+            context_ns: env.scaled("GDIAG_SIM_CONTEXT_MS", 1e6).unwrap_or(0),
             launch_ns: env.optional("GDIAG_SIM_LAUNCH_NS"),
             lead_ns: env.optional("GDIAG_SIM_LEAD_NS"),
             no_cupti: env.number("GDIAG_SIM_NO_CUPTI", 0u32) != 0,

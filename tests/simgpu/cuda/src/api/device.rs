@@ -7,7 +7,8 @@ use std::sync::{Mutex, OnceLock};
 
 use super::Opaque;
 use crate::call::{
-    put, traced, CUresult, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, SUCCESS,
+    put, traced, Active, CUresult, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND,
+    SUCCESS,
 };
 use crate::cbid;
 use crate::init;
@@ -161,13 +162,10 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: c_int) -> C
 }
 
 /// Makes a context and the current one of this thread.
-unsafe fn create(
-    runtime: &'static Runtime,
-    out: *mut Opaque,
-    flags: u32,
-    dev: c_int,
-) -> Result<(), CUresult> {
+unsafe fn create(call: &Active, out: *mut Opaque, flags: u32, dev: c_int) -> Result<(), CUresult> {
+    let runtime = call.runtime;
     let device = device(runtime, dev)?;
+    call.cost(runtime.config.context_ns);
     let handle = runtime
         .simulation()
         .create_context(device, flags & SCHED_BLOCKING != 0);
@@ -186,7 +184,7 @@ unsafe fn create(
 pub unsafe extern "C" fn cuCtxCreate_v2(out: *mut Opaque, flags: u32, dev: c_int) -> CUresult {
     // SAFETY: the program's pointer.
     traced(cbid::CTX_CREATE, |call| unsafe {
-        create(call.runtime, out, flags, dev)
+        create(call, out, flags, dev)
     })
 }
 
@@ -201,7 +199,7 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
 ) -> CUresult {
     // SAFETY: the program's pointer.
     traced(cbid::CTX_CREATE_V4, |call| unsafe {
-        create(call.runtime, out, flags, dev)
+        create(call, out, flags, dev)
     })
 }
 

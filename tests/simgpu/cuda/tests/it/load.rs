@@ -128,7 +128,8 @@ fn host_faults_make_the_device_idle() {
     makes_a_gap("sleep", "host.sleep", 0.95, &[]);
     makes_a_gap("compute", "host.compute", 0.95, &[]);
     makes_a_gap("lock", "host.lock", 0.95, &[]);
-    makes_a_gap("network", "host.network", 0.95, &[]);
+    makes_a_gap("peer-sleep", "host.sleep", 0.95, &[]);
+    makes_a_gap("chain", "host.compute", 0.95, &[]);
     makes_a_gap("stop", "host.stopped", 0.95, &[]);
     makes_a_gap("subprocess", "host.subprocess", 0.95, &[]);
     makes_a_gap("oversubscribe", "host.oversubscribed", 0.95, &[]);

@@ -1,0 +1,361 @@
+//! What a system call that waited worked on, in words.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::collect::process;
+use crate::decode::sched::RawWait;
+use crate::event::{Define, Event, NameId, Pid, Role, Tid, Wait};
+use crate::intern::Names;
+use crate::pipeline::endpoints::{Endpoint, Endpoints};
+
+/// A descriptor is looked at again after this: the number may have been reused.
+const AGE: Duration = Duration::from_secs(1);
+
+/// The same where a later look may find out more, and for descriptors that are in the memory of the
+/// thread, where another call may have put others.
+const SHORT_AGE: Duration = Duration::from_millis(100);
+
+/// What is dear to look at is looked at no sooner than after so many times as long as it took.
+const REST: u32 = 100;
+
+/// Objects remembered at most, and names with what was said of them; then all are forgotten.
+const OBJECTS: usize = 16_384;
+const TOLD: usize = 1 << 16;
+
+/// What an epoll watches at most, as far as it is looked at.
+const WATCHED: usize = 16_384;
+
+/// Descriptors of a poll or select that are looked at; of more, nothing is said.
+const POLLED: usize = 16;
+
+/// `FD_SETSIZE`.
+const SELECTED: u64 = 1024;
+
+/// A thread as /proc numbers it and its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InProc {
+    pub tid: u32,
+    pub pid: u32,
+}
+
+/// Where a system call says what it works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Argument {
+    Descriptor(u64),
+    Epoll(u64),
+    /// The address of an array and its length.
+    Poll(u64, u64),
+    /// The number of bits in the sets, and the addresses of the two that can be asked for data.
+    Select(u64, [u64; 2]),
+}
+
+impl Argument {
+    fn of(syscall: i64, args: [u64; 3]) -> Option<Argument> {
+        let [first, second, third] = args;
+        if DESCRIPTOR_CALLS.contains(&syscall) {
+            Some(Argument::Descriptor(first))
+        } else if EPOLL_CALLS.contains(&syscall) {
+            Some(Argument::Epoll(first))
+        } else if POLL_CALLS.contains(&syscall) {
+            Some(Argument::Poll(first, second))
+        } else if SELECT_CALLS.contains(&syscall) {
+            Some(Argument::Select(first, [second, third]))
+        } else {
+            None
+        }
+    }
+}
+
+/// Calls whose first argument is a descriptor and that can wait.
+const DESCRIPTOR_CALLS: [i64; 25] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_ioctl,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_flock,
+];
+
+const EPOLL_CALLS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+];
+
+const POLL_CALLS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+];
+
+const SELECT_CALLS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    libc::SYS_pselect6,
+];
+
+/// Something that was looked at.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    looked: Instant,
+    age: Duration,
+    name: NameId,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    known: HashMap<(Tid, Argument), Known>,
+    endpoints: Endpoints,
+    told: HashMap<NameId, (Role, Option<Pid>)>,
+    /// Of processes that /proc gives other numbers than the host, the host's.
+    pids: HashMap<u32, Pid>,
+    /// /proc shows a PID namespace of its own: what is not in `pids` is not known.
+    inside: bool,
+}
+
+impl Objects {
+    /// A process that has to do with the targets.
+    pub fn process(&mut self, pid: Pid, proc_pid: u32) {
+        if pid.0 != proc_pid {
+            self.inside = true;
+            self.pids.insert(proc_pid, pid);
+        }
+        self.endpoints.owners.prefer(proc_pid);
+    }
+
+    pub fn forget(&mut self, pid: Pid) {
+        let proc_pid = if self.inside {
+            let of = |(&proc_pid, &known): (&u32, &Pid)| (known == pid).then_some(proc_pid);
+            self.pids.iter().find_map(of)
+        } else {
+            Some(pid.0)
+        };
+        if let Some(proc_pid) = proc_pid {
+            self.pids.remove(&proc_pid);
+            self.endpoints.owners.forget(proc_pid);
+        }
+    }
+
+    /// What `wait` was for. If that is a socket, it is also said who is at the other end.
+    pub fn of(
+        &mut self,
+        wait: &RawWait,
+        thread: InProc,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+    ) -> NameId {
+        let argument = wait
+            .syscall
+            .and_then(|syscall| Argument::of(syscall.into(), wait.args));
+        let Some(argument) = argument else {
+            return NameId(0);
+        };
+        let looked = Instant::now();
+        let key = (wait.tid, argument);
+        if let Some(known) = self.known.get(&key) {
+            if looked - known.looked < known.age {
+                return known.name;
+            }
+        }
+        let endpoint = match argument {
+            Argument::Descriptor(fd) => self.descriptor(thread, fd),
+            Argument::Epoll(fd) => self.epoll(thread, fd),
+            Argument::Poll(address, count) => self.poll(thread, address, count),
+            Argument::Select(count, sets) => self.select(thread, count, sets),
+        };
+        let age = match argument {
+            Argument::Descriptor(_) | Argument::Epoll(_) if endpoint.settled => AGE,
+            Argument::Descriptor(_) | Argument::Epoll(_) => SHORT_AGE,
+            Argument::Poll(..) | Argument::Select(..) => SHORT_AGE,
+        };
+        let age = age.max(looked.elapsed() * REST);
+        let name = self.tell(&endpoint, names, sink);
+        if self.known.len() >= OBJECTS {
+            self.known.clear();
+        }
+        self.known.insert(key, Known { looked, age, name });
+        name
+    }
+
+    fn descriptor(&mut self, thread: InProc, fd: u64) -> Endpoint {
+        let path = process::descriptor(thread.tid, fd);
+        let Some(inode) = process::socket_number(&path) else {
+            return plain(path, true);
+        };
+        let socket = self.endpoints.socket(thread.pid, inode);
+        socket.unwrap_or_else(|| plain(path, false))
+    }
+
+    fn epoll(&mut self, thread: InProc, fd: u64) -> Endpoint {
+        let inodes = process::watched(thread.tid, fd, WATCHED);
+        let set = self.endpoints.set("epoll", thread.pid, &inodes);
+        set.unwrap_or_else(|| plain(String::new(), true))
+    }
+
+    fn poll(&mut self, thread: InProc, address: u64, count: u64) -> Endpoint {
+        match usize::try_from(count) {
+            Ok(0) => plain(Wait::NO_DESCRIPTORS.to_string(), true),
+            Ok(count) if count <= POLLED => {
+                let array = process::memory(thread.tid, address, count * POLLFD);
+                self.polled(thread, polled(&array, count))
+            }
+            _ => plain(String::new(), true),
+        }
+    }
+
+    fn select(&mut self, thread: InProc, count: u64, sets: [u64; 2]) -> Endpoint {
+        if count == 0 {
+            return plain(Wait::NO_DESCRIPTORS.to_string(), true);
+        }
+        if count > SELECTED {
+            return plain(String::new(), true);
+        }
+        // The kernel has them in words.
+        let len = usize::try_from(count.div_ceil(64) * 8).unwrap_or(0);
+        let read = |&address: &u64| match address {
+            0 => Vec::new(),
+            _ => process::memory(thread.tid, address, len),
+        };
+        let sets: Vec<_> = sets.iter().map(read).collect();
+        self.polled(thread, selected(&sets, count))
+    }
+
+    /// Of descriptors that were in the memory of the thread, where by now other things may be.
+    fn polled(&mut self, thread: InProc, fds: Option<Vec<u64>>) -> Endpoint {
+        let paths: Vec<_> = fds
+            .unwrap_or_default()
+            .into_iter()
+            .map(|fd| process::descriptor(thread.tid, fd))
+            .collect();
+        if paths.is_empty() || paths.iter().any(String::is_empty) {
+            return plain(String::new(), true);
+        }
+        let inodes: Vec<_> = paths
+            .iter()
+            .filter_map(|path| process::socket_number(path))
+            .collect();
+        match paths.first() {
+            Some(path) if inodes.is_empty() && paths.len() == 1 => {
+                plain(format!("poll of {path}"), true)
+            }
+            _ => {
+                let set = self.endpoints.set("poll", thread.pid, &inodes);
+                set.unwrap_or_else(|| plain(String::new(), true))
+            }
+        }
+    }
+
+    fn tell(
+        &mut self,
+        endpoint: &Endpoint,
+        names: &mut Names,
+        sink: &mut dyn FnMut(Event),
+    ) -> NameId {
+        let peer = endpoint.peer.and_then(|peer| self.pid(peer));
+        let mut object = names.name(&endpoint.text, sink);
+        let Some(role) = endpoint.role else {
+            return object;
+        };
+        if let Some(&(_, Some(other))) = self.told.get(&object) {
+            match peer {
+                // The addresses are another connection's by now, or another network's.
+                Some(peer) if peer != other => {
+                    let text = format!("{} of process {peer}", endpoint.text);
+                    object = names.name(&text, sink);
+                }
+                _ => return object,
+            }
+        }
+        if self.told.get(&object) != Some(&(role, peer)) {
+            if self.told.len() >= TOLD {
+                self.told.clear();
+            }
+            self.told.insert(object, (role, peer));
+            sink(Event::Define(Define::Endpoint { object, role, peer }));
+        }
+        object
+    }
+
+    /// The host's number of a process.
+    fn pid(&self, proc_pid: u32) -> Option<Pid> {
+        if self.inside {
+            self.pids.get(&proc_pid).copied()
+        } else {
+            Some(Pid(proc_pid))
+        }
+    }
+}
+
+/// Something of which no more is known than its name.
+fn plain(text: String, settled: bool) -> Endpoint {
+    Endpoint {
+        text,
+        role: None,
+        peer: None,
+        settled,
+    }
+}
+
+/// `struct pollfd`.
+const POLLFD: usize = 8;
+
+/// All flags of poll(2).
+const POLL_FLAGS: u16 = 0x37ff;
+
+/// The descriptors in an array of `count` for poll(2). `None` when it is none.
+fn polled(array: &[u8], count: usize) -> Option<Vec<u64>> {
+    if array.len() != count * POLLFD {
+        return None;
+    }
+    let mut fds = Vec::new();
+    for entry in array.chunks_exact(POLLFD) {
+        let &[f0, f1, f2, f3, e0, e1, r0, r1] = entry else {
+            return None;
+        };
+        let flags = u16::from_ne_bytes([e0, e1]) | u16::from_ne_bytes([r0, r1]);
+        if flags & !POLL_FLAGS != 0 {
+            return None;
+        }
+        // A negative one is left out by the kernel too.
+        fds.extend(u64::try_from(i32::from_ne_bytes([f0, f1, f2, f3])));
+    }
+    Some(fds)
+}
+
+/// The descriptors below `count` in some sets of select(2). `None` when those are too many, so
+/// unlikely to be sets.
+fn selected(sets: &[Vec<u8>], count: u64) -> Option<Vec<u64>> {
+    let is_in = |set: &Vec<u8>, fd: u64| {
+        let byte = usize::try_from(fd / 8).ok().and_then(|at| set.get(at));
+        byte.is_some_and(|byte| byte >> (fd % 8) & 1 == 1)
+    };
+    let fds: Vec<u64> = (0..count)
+        .filter(|&fd| sets.iter().any(|set| is_in(set, fd)))
+        .collect();
+    (fds.len() <= POLLED).then_some(fds)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+"""Two faults in one gap. The truth says which was when."""
+
+import os
+import time
+
+from load import AHEAD, Clocks, case
+from loaders import Ahead, Images, Loader
+from on_disk import ColdFile
+from work import Detokenizer, heap_collector
+
+
+@case("sleep-gc", "host.gc", AHEAD)
+def sleep_gc(run):
+    """A pause, then a collection."""
+    collect = heap_collector()
+
+    def fault(truth):
+        clocks = Clocks()
+        time.sleep(run.length(6) / 1e9)
+        truth.add(clocks.waited(), "host.sleep")
+        truth.add(collect())
+
+    yield fault
+
+
+@case("loader-fsync", "host.data-loading", AHEAD)
+def loader_fsync(run):
+    """A batch that is late, then records that are flushed to the disk."""
+    log = run.file(0)
+    record = bytes(256 << 10)
+    with Loader(Images()) as loader:
+        batch = Ahead(run, loader.ask, loader.take)
+
+        def fault(truth):
+            batch(truth)
+            for _ in range(4):
+                os.write(log, record)
+                clocks = Clocks()
+                os.fsync(log)
+                truth.add(clocks.waited(), "host.disk-write")
+
+        yield fault
+        batch.finish()
+    os.close(log)
+
+
+@case("read-compute", "host.disk-read", AHEAD)
+def read_compute(run):
+    """A cold prompt is read, then tokenised."""
+    detokenizer = Detokenizer()
+    with ColdFile(run) as file:
+
+        def fault(truth):
+            for span in file.read(run.length(8)):
+                truth.add(span)
+            truth.add(detokenizer.detokenize(run.length(8)), "host.compute")
+
+        yield fault

@@ -1,0 +1,73 @@
+"""A rank that is late: the other one waits for it, on a device of its own."""
+
+import multiprocessing
+import time
+
+from gpu import Gpu
+from load import AHEAD, Clocks, Steps, case, follow_parent, generator, now, set_name
+from on_device import TWO_DEVICES
+from work import heap_collector
+
+
+def late_rank(pipe, ahead, every, seed, prepare):
+    """Runs its steps, is late, and meets the other rank: both tell each other that they are there."""
+    follow_parent()
+    set_name("rank-1")
+    rng = generator(seed, "rank")
+    gpu = Gpu(1)
+    steps = Steps(gpu, ahead, rng)
+    late = prepare(rng)
+    steps.fill()
+    pipe.send("ready")
+    while pipe.recv() != "end":
+        for _ in range(every):
+            steps()
+        pipe.send(late())
+    gpu.synchronize()
+
+
+def sleeping(rng):
+    def late():
+        clocks = Clocks()
+        time.sleep(rng.uniform(0.008, 0.012))
+        return clocks.waited()
+
+    return late
+
+
+def collecting(_rng):
+    return heap_collector()
+
+
+def with_late_rank(run, prepare):
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe()
+    rank = context.Process(target=late_rank, args=(other, run.ahead, run.every, run.rng.randrange(1 << 30), prepare))
+    rank.start()
+    pipe.recv()
+    pipe.send("begin")
+
+    def meet(truth):
+        start = now()
+        span = pipe.recv()
+        truth.add_within([span], start, now())
+        pipe.send("go on")
+
+    yield meet
+    # It is on its way to one more meeting.
+    pipe.recv()
+    pipe.send("end")
+    rank.join()
+    pipe.close()
+
+
+@case("rank-sleep", "host.sleep", AHEAD, env=TWO_DEVICES)
+def rank_sleep(run):
+    """The other rank sleeps before it meets this one at a pipe."""
+    yield from with_late_rank(run, sleeping)
+
+
+@case("rank-gc", "host.gc", AHEAD, env=TWO_DEVICES)
+def rank_gc(run):
+    """The other rank collects garbage before it meets this one at a pipe."""
+    yield from with_late_rank(run, collecting)
