@@ -261,11 +261,12 @@ class Bench:
         try:
             more, writer = self.prepare(group, gaps, outside)
             flags = ["--unified-memory"] if group == "managed" and self.managed else []
+            limit = int(min(GROUPS[group], max(self.left(), 10)))
             command = [GDIAG, "record", "-o", data, *flags, "--", *FAULTS, group, "--lib", self.lib, "--truth", truth, "--gaps", str(gaps),
-                       "--driver", self.args.driver, "--scratch", self.args.scratch, *more]
+                       "--driver", self.args.driver, "--scratch", self.args.scratch, "--limit", str(limit), *more]
             command += ["--twin"] if twin else []
             command += ["--only", self.args.only] if self.args.only else []
-            status, stdout, stderr = self.run(command, min(GROUPS[group], max(self.left(), 10)))
+            status, stdout, stderr = self.run(command, limit + 10)
             if writer and status == 0:
                 writer[0].wait(5)
                 shutil.copy(writer[1], truth)
@@ -384,9 +385,9 @@ def compare(report, truth):
     gpus = [sorted((part for gap in gpu.get("gaps") or [] for part in gap["parts"]), key=lambda part: part["start_ns"]) for gpu in report.get("gpus") or []]
     starts = [[part["start_ns"] for part in parts] for parts in gpus]
     for line in truth:
-        row = rows.setdefault(line["case"], {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
+        row = rows.setdefault((line["case"], line["cause"]), {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
                                              "wrong": collections.Counter()})
-        steps = seen.setdefault(line["case"], set())
+        steps = seen.setdefault((line["case"], line["cause"]), set())
         row["truth"] += line["ns"]
         parts = []
         if line["device"] < len(gpus):
