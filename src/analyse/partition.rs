@@ -12,6 +12,7 @@ use std::hash::BuildHasherDefault;
 
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
+use crate::analyse::futex::For;
 use crate::analyse::intervals::Intervals;
 use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::sampled::{self, Doing};
@@ -99,10 +100,13 @@ pub(super) struct Engine<'a> {
     near_call: Hint,
     /// When pages of managed memory came back from a device, by process.
     to_host: FxHashMap<Pid, Intervals>,
+    /// When children of a process were made.
+    births: FxHashMap<Pid, Vec<Nanos>>,
     /// Processes of which one thread only was ever seen.
     pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
     pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
+    pub(super) usual_futex: Vec<OnceCell<Option<For>>>,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
@@ -113,7 +117,11 @@ impl<'a> Engine<'a> {
     pub(super) fn new(t: &'a Timeline) -> Self {
         let mut launching = HashSet::default();
         let mut single: FxHashMap<Pid, Option<ThreadIdx>> = FxHashMap::default();
+        let mut births: FxHashMap<Pid, Vec<Nanos>> = FxHashMap::default();
         for (idx, thread) in t.threads() {
+            if let Some(first) = thread.identities().iter().find(|i| i.pid.0 == thread.tid.0) {
+                births.entry(first.ppid).or_default().push(first.start);
+            }
             for pid in thread.identities().iter().map(|i| i.pid) {
                 let one = single.entry(pid).or_insert(Some(idx));
                 *one = one.filter(|&one| one == idx);
@@ -123,6 +131,7 @@ impl<'a> Engine<'a> {
                 launching.insert(t.pid(t.who(idx, t.end())));
             }
         }
+        births.values_mut().for_each(|times| times.sort_unstable());
         let spans = |keep: &dyn Fn(Cpu) -> bool| {
             let of = t.cpu_losses().iter().filter(|l| keep(l.cpu));
             Intervals::union_of(of.map(|l| (l.from, l.to)).collect())
@@ -140,8 +149,10 @@ impl<'a> Engine<'a> {
             lost_on,
             near_call: Hint::default(),
             to_host: to_host(t),
+            births,
             single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
+            usual_futex: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,
@@ -405,26 +416,63 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let thread = self.t.thread(task.thread);
-        sampled::by_doing(self.t, thread, (from, to), |start, end, doing| {
-            let (cause, what) = match doing {
-                Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
-                Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
-                Doing::Balancing => (
-                    Cause::NumaBalancing,
-                    What::Say("looking for memory to move to another NUMA node"),
-                ),
-                Doing::Forking => (
-                    Cause::Subprocess,
-                    What::Say("making a process, or copying memory that it shares with one"),
-                ),
-                // A loader that collects garbage is still late, and nobody does in a launch.
-                Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
-                Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
-                Doing::Spinning => (Cause::Spin, What::Say("spinning")),
-                Doing::Own => own,
-            };
-            self.push(task, start, end, cause, what, out);
-        });
+        let unbroken = |from, to| self.is_unbroken(task.thread, from, to);
+        let unseen = if self.forks(task.thread, from, to) {
+            Doing::Forking
+        } else {
+            Doing::Own
+        };
+        sampled::by_doing(
+            self.t,
+            thread,
+            (from, to),
+            unseen,
+            unbroken,
+            |start, end, doing| {
+                let (cause, what) = match doing {
+                    Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
+                    Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
+                    Doing::Balancing => (
+                        Cause::NumaBalancing,
+                        What::Say("looking for memory to move to another NUMA node"),
+                    ),
+                    Doing::Forking => (
+                        Cause::Subprocess,
+                        What::Say("making a process, or copying memory that it shares with one"),
+                    ),
+                    // A loader that collects garbage is still late, and nobody does in a launch.
+                    Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
+                    Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
+                    Doing::Spinning => (Cause::Spin, What::Say("spinning")),
+                    Doing::Own => own,
+                };
+                self.push(task, start, end, cause, what, out);
+            },
+        );
+    }
+
+    /// A child of its process was made in a run that is not long enough to be sure of a sample.
+    fn forks(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
+        const PERIOD: Nanos = Nanos::from_millis(10);
+        let pid = self.t.pid(self.t.who(thread, from));
+        let Some(times) = self
+            .births
+            .get(&pid)
+            .filter(|_| to.saturating_sub(from) <= PERIOD)
+        else {
+            return false;
+        };
+        let next = times.get(times.partition_point(|&at| at < from));
+        next.is_some_and(|&at| at < to)
+    }
+
+    /// The thread neither slept nor called CUDA.
+    fn is_unbroken(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
+        const MOST: usize = 64;
+        let awake = |s: Stretch| matches!(s.state, State::Running { .. } | State::Runnable { .. });
+        let (called, _) = self.calls(thread).around(to);
+        let mut states = self.t.thread(thread).states(from, to).take(MOST);
+        called.is_none_or(|end| end <= from) && states.all(awake)
     }
 
     /// A short run between two calls is part of launching; a longer one is work of its own.
