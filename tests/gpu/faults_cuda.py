@@ -15,6 +15,7 @@ LATENCY = ["gpu.launch-latency"]
 def item(run):
     """.item() after each short kernel: the gaps are the refills."""
     x = run.torch().ones(256, device="cuda")
+    x[0].item()
 
     def fault(note):
         start = now()
@@ -30,6 +31,7 @@ def item(run):
 def nonzero(run):
     """The size of a result is waited for, as boolean indexing does."""
     x = run.torch().ones(256, device="cuda")
+    x.nonzero()
 
     def fault(note):
         start = now()
@@ -69,13 +71,15 @@ def no_item(run):
 
 
 # What the driver moves in one piece: the device is idle for most of such a copy. A larger one keeps it busy.
-PIECE = 1 << 20
+# Each copy is followed by a short synchronisation, which is no part of it.
+PIECE = 8 << 20
 
 
 @case("pageable-to-host", "host", "host.pageable-copy")
 def pageable_to_host(run):
     torch = run.torch()
     x = torch.ones(PIECE, dtype=torch.uint8, device="cuda")
+    x.to("cpu")
 
     def fault(note):
         until = now() + run.length(8)
@@ -298,6 +302,8 @@ def host_callback(run):
 @case("prefetch", "managed", "gpu.unified-memory", besides=LATENCY)
 def prefetch(run):
     """Managed memory moves to the device before a kernel."""
+    if run.gpu.torch:
+        raise Skip("a real driver moves most of it inside of the call")
     size = 32 << 20
     memory = run.gpu.cu.made("cuMemAllocManaged", size, 1, kind=ctypes.c_uint64)  # CU_MEM_ATTACH_GLOBAL
 
@@ -313,9 +319,31 @@ def prefetch(run):
     run.gpu.cu.cuMemFree_v2(memory)
 
 
+@case("touch", "managed", "gpu.unified-memory")
+def touch(run):
+    """The host reads managed memory that is on the device: each page has to come back."""
+    if not run.gpu.torch:
+        raise Skip("the simulated device has no pages")
+    size = 32 << 20
+    memory = run.gpu.cu.made("cuMemAllocManaged", size, 1, kind=ctypes.c_uint64)  # CU_MEM_ATTACH_GLOBAL
+    ctypes.memset(memory.value, 1, size)
+
+    def fault(note):
+        run.gpu.cu.cuMemPrefetchAsync(memory, size, 0, run.gpu.stream)
+        run.gpu.synchronize()
+        start = now()
+        run.lib.touch(memory, ctypes.c_uint64(size))
+        note.add(start, now())
+
+    yield fault
+    run.gpu.cu.cuMemFree_v2(memory)
+
+
 @case("neighbour", "shared", "gpu.other-process", besides=LATENCY)
 def neighbour(run):
-    """Another process keeps the device busy: scenarios.py starts it."""
+    """Another process of the job has kernels on the device: time goes by while it is handed over."""
+    life = run.neighbour()
+    next(life)
 
     def fault(note):
         run.gpu.spin(100 * US)
@@ -324,6 +352,7 @@ def neighbour(run):
         note.add(queued, now())
 
     yield fault
+    next(life, None)
 
 
 @case("event-wait", "devices", "gpu.dependency", besides=LATENCY)

@@ -271,7 +271,7 @@ def nvidia_smi(run):
 @case("fork", "slow", "host.subprocess")
 def fork(run):
     """A big process forks and waits for its child."""
-    pages = mmap.mmap(-1, 512 << 20)
+    pages = mmap.mmap(-1, 1 << 30)
     for at in range(0, len(pages), 4096):
         pages[at] = 1
 

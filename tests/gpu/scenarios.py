@@ -77,14 +77,6 @@ def end(process):
         process.wait(3)
 
 
-def wait_for(path, process, seconds):
-    deadline = time.monotonic() + seconds
-    while not os.path.exists(path):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise Skip(f"{os.path.basename(path)} was not made by {process.args[1:4]}")
-        time.sleep(0.02)
-
-
 class Cgroup:
     """A group of version 2 with the controllers of the CPU and of memory."""
 
@@ -249,10 +241,6 @@ class Bench:
             return ["--cgroup", Cgroup(outside).path], None
         if group == "network":
             return ["--peer", far_peer(outside, self.tmp)], None
-        if group == "shared":
-            ready = self.tmp + "/neighbour"
-            wait_for(ready, outside.start(*FAULTS, "--be-neighbour", ready), 20)
-            return [], None
         return [], None
 
     def record(self, group, twin, gaps, data, truth):
