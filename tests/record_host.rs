@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use gdiag::collect::process;
 use gdiag::event::{
-    Context, Define, Event, NameId, Process, StackId, Switch, SwitchFlags, Task, TaskReason, Tid,
-    Wait,
+    Context, Define, Event, NameId, Process, Role, StackId, Switch, SwitchFlags, Task, TaskReason,
+    Tid, Wait,
 };
 use gdiag::store::Reader;
 use gdiag::units::Nanos;
@@ -712,4 +712,55 @@ fn killing_gdiag_leaves_the_command_running_and_a_readable_file() {
         assert!(Instant::now() < deadline, "the command did not go on");
         std::thread::yield_now();
     }
+}
+
+/// Check that a wait at a socket says which it was, and which process is at the other end.
+#[test]
+fn waits_at_sockets_say_who_is_waited_for() {
+    if !can_record() {
+        return;
+    }
+    let program = "\
+import os, socket, time
+listener = socket.create_server(('127.0.0.1', 0))
+if os.fork() == 0:
+    time.sleep(0.2)
+    client = socket.create_connection(listener.getsockname())
+    listener.close()
+    while client.recv(1): pass
+    os._exit(0)
+server, _ = listener.accept()
+for _ in range(4):
+    time.sleep(0.2)
+    server.send(b'x')
+server.close()
+os.wait()
+";
+    let r = recorded(&["--", "python3", "-c", program]);
+    let waits = |role| {
+        let of_role = move |e: &Event| match e {
+            Event::Define(Define::Endpoint {
+                object,
+                role: told,
+                peer,
+            }) if *told == role => Some((*object, *peer)),
+            _ => None,
+        };
+        let known: HashMap<_, _> = r.events.iter().filter_map(of_role).collect();
+        let waits = r.events.iter().filter_map(|e| match e {
+            Event::Wait(w) => Some((w, *known.get(&w.object)?)),
+            _ => None,
+        });
+        waits.collect::<Vec<_>>()
+    };
+    let (accept, peer) = waits(Role::Listening)[0];
+    assert!(r
+        .name(accept.object)
+        .starts_with("tcp listening on 127.0.0.1:"));
+    assert_eq!(peer, None);
+    // Who has the other end may have been found later than the first time.
+    let (recv, peer) = *waits(Role::Connected).last().unwrap();
+    assert!(r.name(recv.object).starts_with("tcp 127.0.0.1:"));
+    let client = r.tasks().find(|t| t.tid == recv.tid).unwrap();
+    assert_eq!(peer, Some(client.ppid));
 }

@@ -39,8 +39,6 @@ pub(super) struct Endpoint {
     pub role: Option<Role>,
     /// As /proc numbers processes.
     pub peer: Option<u32>,
-    /// Nothing more is to be found out by looking again soon.
-    pub settled: bool,
 }
 
 #[derive(Debug, Default)]
@@ -60,12 +58,7 @@ impl Endpoints {
         let text = namespace.text(socket, role);
         let other = namespace.other(socket);
         let peer = other.and_then(|other| self.owners.of(other, pid));
-        Some(Endpoint {
-            text,
-            role,
-            peer,
-            settled: other.is_none() || peer.is_some(),
-        })
+        Some(Endpoint { text, role, peer })
     }
 
     /// Of an epoll or poll, which is what `word` is, of such inodes: not all of them need to be sockets.
@@ -94,7 +87,6 @@ impl Endpoints {
                 text: format!("{word} of {}", namespace.text(socket, one.role)),
                 role: one.role,
                 peer: one.peer,
-                settled: one.other.is_none() || one.peer.is_some(),
             });
         }
         Some(of_members(word, pid, &members))
@@ -139,7 +131,6 @@ fn of_members(word: &str, own: u32, members: &[Member]) -> Endpoint {
             },
             role: None,
             peer: None,
-            settled: true,
         };
     };
     let first = others.first().and_then(|m| m.peer);
@@ -153,11 +144,6 @@ fn of_members(word: &str, own: u32, members: &[Member]) -> Endpoint {
         text,
         role: Some(role),
         peer,
-        settled: role == Role::Listening
-            || members.len() > MANY
-            || members
-                .iter()
-                .all(|m| m.other.is_none() || m.peer.is_some()),
     }
 }
 

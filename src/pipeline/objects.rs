@@ -10,12 +10,9 @@ use crate::event::{Define, Event, NameId, Pid, Role, Tid, Wait};
 use crate::intern::Names;
 use crate::pipeline::endpoints::{Endpoint, Endpoints};
 
-/// A descriptor is looked at again after this: the number may have been reused.
-const AGE: Duration = Duration::from_secs(1);
-
-/// The same where a later look may find out more, and for descriptors that are in the memory of the
-/// thread, where another call may have put others.
-const SHORT_AGE: Duration = Duration::from_millis(100);
+/// What a number or an address stands for is looked up once for what comes in together, no longer: it
+/// is soon reused.
+const AGE: Duration = Duration::from_millis(50);
 
 /// What is dear to look at is looked at no sooner than after so many times as long as it took.
 const REST: u32 = 100;
@@ -185,12 +182,7 @@ impl Objects {
             Argument::Poll(address, count) => self.poll(thread, address, count),
             Argument::Select(count, sets) => self.select(thread, count, sets),
         };
-        let age = match argument {
-            Argument::Descriptor(_) | Argument::Epoll(_) if endpoint.settled => AGE,
-            Argument::Descriptor(_) | Argument::Epoll(_) => SHORT_AGE,
-            Argument::Poll(..) | Argument::Select(..) => SHORT_AGE,
-        };
-        let age = age.max(looked.elapsed() * REST);
+        let age = AGE.max(looked.elapsed() * REST);
         let name = self.tell(&endpoint, names, sink);
         if self.known.len() >= OBJECTS {
             self.known.clear();
@@ -202,35 +194,35 @@ impl Objects {
     fn descriptor(&mut self, thread: InProc, fd: u64) -> Endpoint {
         let path = process::descriptor(thread.tid, fd);
         let Some(inode) = process::socket_number(&path) else {
-            return plain(path, true);
+            return plain(path);
         };
         let socket = self.endpoints.socket(thread.pid, inode);
-        socket.unwrap_or_else(|| plain(path, false))
+        socket.unwrap_or_else(|| plain(path))
     }
 
     fn epoll(&mut self, thread: InProc, fd: u64) -> Endpoint {
         let inodes = process::watched(thread.tid, fd, WATCHED);
         let set = self.endpoints.set("epoll", thread.pid, &inodes);
-        set.unwrap_or_else(|| plain(String::new(), true))
+        set.unwrap_or_else(|| plain(String::new()))
     }
 
     fn poll(&mut self, thread: InProc, address: u64, count: u64) -> Endpoint {
         match usize::try_from(count) {
-            Ok(0) => plain(Wait::NO_DESCRIPTORS.to_string(), true),
+            Ok(0) => plain(Wait::NO_DESCRIPTORS.to_string()),
             Ok(count) if count <= POLLED => {
                 let array = process::memory(thread.tid, address, count * POLLFD);
                 self.polled(thread, polled(&array, count))
             }
-            _ => plain(String::new(), true),
+            _ => plain(String::new()),
         }
     }
 
     fn select(&mut self, thread: InProc, count: u64, sets: [u64; 2]) -> Endpoint {
         if count == 0 {
-            return plain(Wait::NO_DESCRIPTORS.to_string(), true);
+            return plain(Wait::NO_DESCRIPTORS.to_string());
         }
         if count > SELECTED {
-            return plain(String::new(), true);
+            return plain(String::new());
         }
         // The kernel has them in words.
         let len = usize::try_from(count.div_ceil(64) * 8).unwrap_or(0);
@@ -250,19 +242,17 @@ impl Objects {
             .map(|fd| process::descriptor(thread.tid, fd))
             .collect();
         if paths.is_empty() || paths.iter().any(String::is_empty) {
-            return plain(String::new(), true);
+            return plain(String::new());
         }
         let inodes: Vec<_> = paths
             .iter()
             .filter_map(|path| process::socket_number(path))
             .collect();
         match paths.first() {
-            Some(path) if inodes.is_empty() && paths.len() == 1 => {
-                plain(format!("poll of {path}"), true)
-            }
+            Some(path) if inodes.is_empty() && paths.len() == 1 => plain(format!("poll of {path}")),
             _ => {
                 let set = self.endpoints.set("poll", thread.pid, &inodes);
-                set.unwrap_or_else(|| plain(String::new(), true))
+                set.unwrap_or_else(|| plain(String::new()))
             }
         }
     }
@@ -309,12 +299,11 @@ impl Objects {
 }
 
 /// Something of which no more is known than its name.
-fn plain(text: String, settled: bool) -> Endpoint {
+fn plain(text: String) -> Endpoint {
     Endpoint {
         text,
         role: None,
         peer: None,
-        settled,
     }
 }
 

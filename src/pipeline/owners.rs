@@ -8,13 +8,17 @@ use std::time::{Duration, Instant};
 use crate::collect::process;
 use crate::collect::sock_diag::Inode;
 
-/// One look takes not much longer than this, and the next comes not before `EVERY`.
-const SLICE: Duration = Duration::from_millis(3);
-const EVERY: Duration = Duration::from_millis(50);
+/// Looking takes this part of the time that passes, in slices of at most `MOST` and at least `LEAST`.
+const PART: u32 = 20;
+const MOST: Duration = Duration::from_millis(15);
+const LEAST: Duration = Duration::from_millis(2);
 
 /// Having looked through all processes, so many times as long as that took is waited before the next time.
 const REST: u32 = 20;
 const LEAST_REST: Duration = Duration::from_millis(500);
+
+/// What was found is looked for again after this: a descriptor may be handed on to another process.
+const AGE: Duration = Duration::from_secs(10);
 
 /// Descriptors that are looked at in one process, processes that are remembered for one socket, and
 /// sockets that are remembered at all.
@@ -28,12 +32,17 @@ const FIRST: usize = 4096;
 /// The processes that have a socket, as far as they have been looked through. All are of /proc.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
+    /// As the last round found them. Nobody: it was looked for in vain.
     by_socket: HashMap<Inode, Vec<u32>>,
-    /// What is being made to replace it.
+    /// As the present round has found them so far.
     next: HashMap<Inode, Vec<u32>>,
+    /// Processes that the present round has not come to.
     todo: VecDeque<u32>,
-    /// Processes that have to do with the targets.
-    first: HashSet<u32>,
+    /// What has been asked for since it began.
+    wanted: HashSet<Inode>,
+    /// Processes that have to do with the targets, numbered as they came.
+    first: HashMap<u32, u64>,
+    came: u64,
     looked: Option<Instant>,
     /// The time that the present round has taken, or the last one.
     took: Duration,
@@ -43,8 +52,12 @@ pub(super) struct Owners {
 impl Owners {
     /// `pid` has to do with the targets.
     pub(super) fn prefer(&mut self, pid: u32) {
-        if self.first.len() < FIRST && self.first.insert(pid) && !self.todo.is_empty() {
-            self.todo.push_front(pid);
+        if self.first.len() < FIRST && !self.first.contains_key(&pid) {
+            self.came += 1;
+            self.first.insert(pid, self.came);
+            if !self.todo.is_empty() {
+                self.todo.push_front(pid);
+            }
         }
     }
 
@@ -55,7 +68,12 @@ impl Owners {
     /// The process at `socket`, seen from `own`, which is at the other end: another one, if any has
     /// it. `None` too while it has not been found.
     pub(super) fn of(&mut self, socket: Inode, own: u32) -> Option<u32> {
-        if !self.by_socket.contains_key(&socket) && !self.next.contains_key(&socket) {
+        let known = self.by_socket.contains_key(&socket);
+        let is_old = self.rested.is_none_or(|since| since.elapsed() >= AGE);
+        if is_old || !known && !self.next.contains_key(&socket) {
+            if self.wanted.len() < SOCKETS {
+                self.wanted.insert(socket);
+            }
             self.look();
         }
         if let Some(found) = self.by_socket.get(&socket) {
@@ -68,42 +86,55 @@ impl Owners {
 
     /// Looks through some processes, when it is time.
     fn look(&mut self) {
-        let now = Instant::now();
-        if self.looked.is_some_and(|last| now - last < EVERY) {
+        let start = Instant::now();
+        let passed = self.looked.map(|last| start - last);
+        let slice = passed.map_or(MOST, |passed| (passed / PART).min(MOST));
+        let rest = (self.took * REST).max(LEAST_REST);
+        let rests = self.todo.is_empty() && self.rested.is_some_and(|since| start - since < rest);
+        if slice < LEAST || rests {
             return;
         }
         if self.todo.is_empty() {
-            let rest = (self.took * REST).max(LEAST_REST);
-            if self.rested.is_some_and(|since| now - since < rest) {
-                return;
-            }
-            self.took = Duration::ZERO;
-            self.todo.extend(&self.first);
-            let others = process::all();
-            let first = &self.first;
-            self.todo
-                .extend(others.into_iter().filter(|pid| !first.contains(pid)));
+            self.begin();
         }
         while let Some(pid) = self.todo.pop_front() {
-            for inode in process::sockets(pid, DESCRIPTORS) {
-                if self.next.len() >= SOCKETS {
-                    break;
-                }
-                let owners = self.next.entry(Inode(inode)).or_default();
-                if owners.len() < OWNERS && !owners.contains(&pid) {
-                    owners.push(pid);
-                }
-            }
-            if now.elapsed() >= SLICE {
+            self.look_through(pid);
+            if start.elapsed() >= slice {
                 break;
             }
         }
         let end = Instant::now();
-        self.took += end - now;
+        self.took += end - start;
         self.looked = Some(end);
         if self.todo.is_empty() {
+            for socket in self.wanted.drain() {
+                self.next.entry(socket).or_default();
+            }
             self.by_socket = std::mem::take(&mut self.next);
             self.rested = Some(end);
+        }
+    }
+
+    /// What came last is the most likely to have to do with what happens now.
+    fn begin(&mut self) {
+        self.took = Duration::ZERO;
+        let mut first: Vec<_> = self.first.iter().collect();
+        first.sort_by_key(|&(_, &came)| std::cmp::Reverse(came));
+        self.todo.extend(first.into_iter().map(|(&pid, _)| pid));
+        let others = process::all().into_iter();
+        let others = others.filter(|pid| !self.first.contains_key(pid));
+        self.todo.extend(others);
+    }
+
+    fn look_through(&mut self, pid: u32) {
+        for inode in process::sockets(pid, DESCRIPTORS) {
+            if self.next.len() >= SOCKETS {
+                return;
+            }
+            let owners = self.next.entry(Inode(inode)).or_default();
+            if owners.len() < OWNERS && !owners.contains(&pid) {
+                owners.push(pid);
+            }
         }
     }
 }

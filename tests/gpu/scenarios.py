@@ -175,9 +175,10 @@ class Bench:
         self.args = args
         self.out = toolkit.out_dir()
         self.tmp = tempfile.mkdtemp(prefix="scenarios-")
-        self.results, self.golden_dir = self.tmp + "/results", self.tmp + "/golden"
+        self.results, self.golden_dir, self.data_dir = (f"{self.tmp}/{name}" for name in ("results", "golden", "data"))
         os.mkdir(self.results)
         os.mkdir(self.golden_dir)
+        os.mkdir(self.data_dir)
         self.log = open(self.out + "/scenarios.log", "w")
         self.begin = time.monotonic()
         self.rows, self.notes = [], []
@@ -260,11 +261,12 @@ class Bench:
         try:
             more, writer = self.prepare(group, gaps, outside)
             flags = ["--unified-memory"] if group == "managed" and self.managed else []
+            limit = int(min(GROUPS[group], max(self.left(), 10)))
             command = [GDIAG, "record", "-o", data, *flags, "--", *FAULTS, group, "--lib", self.lib, "--truth", truth, "--gaps", str(gaps),
-                       "--driver", self.args.driver, "--scratch", self.args.scratch, *more]
+                       "--driver", self.args.driver, "--scratch", self.args.scratch, "--limit", str(limit), *more]
             command += ["--twin"] if twin else []
             command += ["--only", self.args.only] if self.args.only else []
-            status, stdout, stderr = self.run(command, min(GROUPS[group], max(self.left(), 10)))
+            status, stdout, stderr = self.run(command, limit + 10)
             if writer and status == 0:
                 writer[0].wait(5)
                 shutil.copy(writer[1], truth)
@@ -348,6 +350,25 @@ class Bench:
                 for name in sorted(os.listdir(folder)):
                     tar.add(f"{folder}/{name}", name)
 
+    def keep_recordings(self, most=15_000_000, archives=4):
+        """In archives that are small enough to be copied one by one; what is larger than one is left out."""
+        parts = []
+        for name in sorted(os.listdir(self.data_dir), key=lambda name: -os.path.getsize(f"{self.data_dir}/{name}")):
+            size = os.path.getsize(f"{self.data_dir}/{name}")
+            part = next((part for part in parts if part[0] + size <= most), None)
+            if part is None and size <= most and len(parts) < archives:
+                part = [0, []]
+                parts.append(part)
+            if part is None:
+                say(f"{name}: {size} bytes: left out")
+                continue
+            part[0] += size
+            part[1].append(name)
+        for number, (_, names) in enumerate(parts):
+            with tarfile.open(f"{self.out}/recordings-{number}.tar", "w") as tar:
+                for name in names:
+                    tar.add(f"{self.data_dir}/{name}", name)
+
     def skip(self, name, why):
         say(f"== {name}: skipped: {why}")
         self.notes.append(f"{name}: skipped: {why}")
@@ -364,9 +385,9 @@ def compare(report, truth):
     gpus = [sorted((part for gap in gpu.get("gaps") or [] for part in gap["parts"]), key=lambda part: part["start_ns"]) for gpu in report.get("gpus") or []]
     starts = [[part["start_ns"] for part in parts] for parts in gpus]
     for line in truth:
-        row = rows.setdefault(line["case"], {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
+        row = rows.setdefault((line["case"], line["cause"]), {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
                                              "wrong": collections.Counter()})
-        steps = seen.setdefault(line["case"], set())
+        steps = seen.setdefault((line["case"], line["cause"]), set())
         row["truth"] += line["ns"]
         parts = []
         if line["device"] < len(gpus):
@@ -437,6 +458,7 @@ def main():
     args.add_argument("--only", default="", help="cases")
     args.add_argument("--groups", default=",".join(GROUPS))
     args.add_argument("--budget", type=float, default=0, help="seconds for everything (default 420, with --quick 120)")
+    args.add_argument("--recordings", action="store_true", help="keep them all, as recordings-N.tar of at most 15 MB each")
     args.add_argument("--score", metavar="BIN", help="a program that scores the folder of reports and truth")
     args.add_argument("--driver", choices=["torch", "cuda"], default="torch")
     args.add_argument("--scratch", default="/var/tmp", help="folder on a disk")
@@ -465,6 +487,8 @@ def main():
             continue
         try:
             data = bench.scenario(group, twin)
+            if data and args.recordings:
+                shutil.copy(data, bench.data_dir)
             if data:
                 os.unlink(data)
         except Exception as error:  # one recording must not end the others
@@ -478,6 +502,8 @@ def main():
                     bench.fail(f"golden-{group}", repr(error))
 
     bench.keep()
+    if args.recordings:
+        bench.keep_recordings()
     say("\nFaults: idle time within them, the share with the right cause, and wrong causes")
     for row in bench.rows:
         if not row["twin"]:

@@ -13,6 +13,7 @@ mod machine;
 mod programs;
 mod run;
 mod score;
+mod scoring;
 mod shuffle;
 mod suite;
 mod table;
@@ -31,7 +32,7 @@ use suite::Suite;
 const INJECTIONS: &str = "32";
 
 /// Cases of one recording.
-const TOGETHER: usize = 6;
+const TOGETHER: usize = 8;
 
 /// Two devices that share the copy engines, so that one can wait for the other; and contexts that
 /// cost something, as real ones do.
@@ -124,6 +125,7 @@ fn injected_faults_get_their_cause_and_their_twins_do_not() {
     let mut wrong = Vec::new();
     for (number, batch) in plan(&programs, &mut shuffle).iter().enumerate() {
         let name = batch.name(number);
+        println!("{name}: {}", batch.cases.join(", "));
         let run = match batch.record(&machine, &name) {
             Ok(run) => run,
             Err(why) => {

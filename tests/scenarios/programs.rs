@@ -35,17 +35,16 @@ pub struct Case {
 impl Program {
     pub fn all(machine: &Machine) -> Vec<Program> {
         let pyload = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/pyload/pyload.py");
-        let mut programs = vec![Program::new(
-            machine,
-            "gpuload",
-            vec![machine.gpuload().into()],
-            "outside",
-        )];
-        if pyload.exists() {
-            let command = vec!["python3".into(), pyload.into()];
-            programs.push(Program::new(machine, "pyload", command, "--outside"));
-        }
-        programs
+        let python = vec!["python3".into(), pyload.into()];
+        vec![
+            Program::new(
+                machine,
+                "gpuload",
+                vec![machine.gpuload().into()],
+                "outside",
+            ),
+            Program::new(machine, "pyload", python, "--outside"),
+        ]
     }
 
     fn new(

@@ -61,7 +61,7 @@ impl Display for Suite {
         for (case, score) in &self.twins {
             twin(f, case, score)?;
         }
-        Ok(())
+        twins(f, self.twins.values())
     }
 }
 
@@ -104,12 +104,12 @@ fn figures(f: &mut Formatter, all: &Answers, right: u64, top_1: &str) -> fmt::Re
 }
 
 fn ambient(f: &mut Formatter, answers: &Answers) -> fmt::Result {
-    let by = list(&answers.ambient, 100_000, |ns| format!("{:.1} ms", ms(ns)));
-    if by.is_empty() {
-        writeln!(f)
-    } else {
-        writeln!(f, " ({by})")
+    let total = answers.ambient_ns();
+    if total < MS / 10 {
+        return writeln!(f);
     }
+    let most = list(&answers.ambient, total / 20, |ns| format!("{:.1}", ms(ns)));
+    writeln!(f, " ({:.1} ms: {most})", ms(total))
 }
 
 fn twin(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
@@ -127,6 +127,24 @@ fn twin(f: &mut Formatter, case: &str, score: &Score) -> fmt::Result {
     )
 }
 
+fn twins<'a>(f: &mut Formatter, twins: impl Iterator<Item = &'a Score>) -> fmt::Result {
+    let (mut gaps, mut blamed, mut injected) = (0, 0, 0);
+    for score in twins {
+        gaps += score.labels(|label, answer| label == answer);
+        blamed += score.right();
+        injected += score.injected;
+    }
+    if injected == 0 {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "they are blamed for {gaps} gaps, {:.3} ms ({} of the time that they took)",
+        ms(blamed),
+        percent(ratio(blamed, injected))
+    )
+}
+
 fn top_1(right: usize, of: usize) -> String {
     if of == 0 {
         "-".to_string()
@@ -135,8 +153,10 @@ fn top_1(right: usize, of: usize) -> String {
     }
 }
 
+const MS: u64 = 1_000_000;
+
 fn ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
+    ns as f64 / MS as f64
 }
 
 fn percent(share: f64) -> String {

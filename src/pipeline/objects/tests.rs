@@ -2,6 +2,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sched::{unshare, CloneFlags};
@@ -49,7 +50,6 @@ fn the_other_end_is_told_once_and_again_when_it_is_known() {
             text: "tcp a -> b".to_string(),
             role: Some(Role::Connected),
             peer,
-            settled: true,
         };
         objects.tell(&endpoint, &mut names, &mut |e| events.push(e))
     };
@@ -133,10 +133,13 @@ impl Real {
 
     /// All processes are looked through a few at a time, as often as it is asked.
     fn peer(&mut self, nr: i64, args: [u64; 3]) -> (String, Role, u32) {
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            if let (text, Some((role, Some(peer)))) = self.call(nr, args) {
+            let known = self.call(nr, args);
+            if let (text, Some((role, Some(peer)))) = known {
                 return (text, role, peer);
             }
+            assert!(Instant::now() < deadline, "no peer: {known:?}");
             std::thread::yield_now();
         }
     }
@@ -254,6 +257,7 @@ fn an_epoll_is_what_its_sockets_are() {
     assert_eq!(text, "epoll of 3 sockets, 1 listening");
     assert_eq!(known, Some((Role::Listening, None)));
     // It is woken by this process, and waits for another.
+    let mut real = Real::default();
     let (waker, woken) = UnixStream::pair().unwrap();
     let other = Other::with(client);
     let both = epoll_of(&[&woken, &server]);

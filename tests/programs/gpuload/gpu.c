@@ -43,11 +43,11 @@ int gpu_init(void)
 			dlerror());
 		exit(1);
 	}
-#define X(name, suffix, args)                                                         \
-	*(void **)&cu.name = dlsym(lib, #name #suffix);                               \
-	if (!cu.name) {                                                               \
-		fprintf(stderr, "gpuload: libcuda has no %s\n", #name #suffix);       \
-		exit(1);                                                              \
+#define X(name, suffix, args)                                                   \
+	*(void **)&cu.name = dlsym(lib, #name #suffix);                         \
+	if (!cu.name) {                                                         \
+		fprintf(stderr, "gpuload: libcuda has no %s\n", #name #suffix); \
+		exit(1);                                                        \
 	}
 	GPU_FUNCTIONS(X)
 #undef X

@@ -210,7 +210,7 @@ static void set_cases(struct options *opt, const char *cases, int gaps, int twin
 		opt->kernel_ns = 800 * US;
 		opt->host_ns = 50 * US;
 		opt->ahead = 60;
-		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 12);
+		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 8);
 	} else {
 		opt->steps = plan_cases(cases, gaps, seed, 2, 2);
 	}
@@ -226,17 +226,27 @@ static struct options parse(int argc, char **argv)
 			       .hogs = 3,
 			       .scratch = "/var/tmp" };
 	static const struct option longs[] = {
-		{ "steps", 1, 0, 's' },	    { "seconds", 1, 0, 'S' },
-		{ "kernels", 1, 0, 'k' },   { "kernel-us", 1, 0, 'u' },
-		{ "host-us", 1, 0, 'h' },   { "sync-every", 1, 0, 'y' },
-		{ "ahead", 1, 0, 'a' },	    { "device", 1, 0, 'd' },
-		{ "cpu", 1, 0, 'c' },	    { "inject", 1, 0, 'i' },
-		{ "case", 1, 0, 'C' },	    { "gaps", 1, 0, 'g' },
-		{ "twin", 0, 0, 'w' },	    { "seed", 1, 0, 'e' },
+		{ "steps", 1, 0, 's' },
+		{ "seconds", 1, 0, 'S' },
+		{ "kernels", 1, 0, 'k' },
+		{ "kernel-us", 1, 0, 'u' },
+		{ "host-us", 1, 0, 'h' },
+		{ "sync-every", 1, 0, 'y' },
+		{ "ahead", 1, 0, 'a' },
+		{ "device", 1, 0, 'd' },
+		{ "cpu", 1, 0, 'c' },
+		{ "inject", 1, 0, 'i' },
+		{ "case", 1, 0, 'C' },
+		{ "gaps", 1, 0, 'g' },
+		{ "twin", 0, 0, 'w' },
+		{ "seed", 1, 0, 'e' },
 		{ "list", 0, 0, 'l' },
-		{ "demo", 0, 0, 'D' },	    { "truth", 1, 0, 't' },
-		{ "scratch", 1, 0, 'x' },   { "hogs", 1, 0, 'n' },
-		{ "help", 0, 0, '?' + 128 }, { 0 },
+		{ "demo", 0, 0, 'D' },
+		{ "truth", 1, 0, 't' },
+		{ "scratch", 1, 0, 'x' },
+		{ "hogs", 1, 0, 'n' },
+		{ "help", 0, 0, '?' + 128 },
+		{ 0 },
 	};
 	const char *cases = NULL;
 	int gaps = 32, twin = 0;

@@ -4,7 +4,7 @@
 
 struct group {
 	char path[256];
-	char home[512]; /* where we were */
+	char home[512];	     /* where we were */
 	const char *members; /* the file that takes a thread or process in */
 };
 

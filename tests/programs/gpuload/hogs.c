@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,22 +78,16 @@ static void take_turn(struct gang *gang, uint64_t ns, struct truth *truth)
 	set_mask(&mask);
 }
 
+static void hog(int nothing, void *gang)
+{
+	(void)nothing;
+	serve_as_hog(gang);
+}
+
 void fork_hogs(struct gang *gang, int count)
 {
-	pid_t parent = getpid();
-
-	for (int i = 0; i < count; i++) {
-		switch (fork()) {
-		case -1:
-			die("fork: %s", strerror(errno));
-		case 0:
-			prctl(PR_SET_NAME, "hog");
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (getppid() == parent)
-				serve_as_hog(gang);
-			_exit(0);
-		}
-	}
+	for (int i = 0; i < count; i++)
+		serve("hog", hog, -1, gang);
 }
 
 static struct gang *gang;

@@ -166,20 +166,21 @@ void other_ready(struct run *run)
  * The truth of waiting for another device ends when that device can first be done: this
  * thread hears of it later if it does not get a CPU, which is not what was injected.
  */
-static void wait_for_other(uint64_t done, struct truth *truth)
+static void wait_for_other(uint64_t since, uint64_t done, struct truth *truth)
 {
-	uint64_t start = now_ns(), end;
+	uint64_t end;
 
 	GPU(cuEventSynchronize(other_done));
 	end = now_ns();
 	if (end > done)
 		end = done;
 	truth->whole = 0;
-	if (start < end)
-		truth_add(truth, start, end);
+	if (since < end)
+		truth_add(truth, since, end);
 }
 
-void eventwait_go(struct run *run, uint64_t ns, struct truth *truth)
+/* Has the device wait for so long. */
+static uint64_t wait_in_stream(struct run *run, uint64_t ns)
 {
 	uint64_t start;
 
@@ -190,7 +191,36 @@ void eventwait_go(struct run *run, uint64_t ns, struct truth *truth)
 	GPU(cuCtxSetCurrent(run->gpu.context));
 	GPU(cuStreamWaitEvent(run->gpu.stream, other_done, 0));
 	gpu_spin(&run->gpu, run->gpu.stream, 200 * US);
-	wait_for_other(start + ns, truth);
+	return start + ns;
+}
+
+void eventwait_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t done = wait_in_stream(run, ns);
+
+	wait_for_other(now_ns(), done, truth);
+	GPU(cuStreamSynchronize(run->gpu.stream));
+}
+
+/* What the host does meanwhile is not to blame: its work is queued. */
+
+void eventwait_sleep_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t done = wait_in_stream(run, ns), start = now_ns();
+
+	sleep_ns(ns / 4 * 3);
+	wait_for_other(start, done, truth);
+	GPU(cuStreamSynchronize(run->gpu.stream));
+}
+
+void eventwait_preempt_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t done = wait_in_stream(run, ns), start = now_ns();
+
+	preempt_go(run, ns / 2, truth);
+	truth->count = 0;
+	truth->cause = "gpu.dependency";
+	wait_for_other(start, done, truth);
 	GPU(cuStreamSynchronize(run->gpu.stream));
 }
 
@@ -239,6 +269,6 @@ void copyengine_go(struct run *run, uint64_t ns, struct truth *truth)
 	/* Too long for the pauses between the other copies. */
 	GPU(cuMemcpyHtoDAsync(memory, pinned, PIECE, run->gpu.stream));
 	/* What was measured includes the start of the first copy and the news of the last one. */
-	wait_for_other(start + copies * copy_ns / 20 * 19, truth);
+	wait_for_other(now_ns(), start + copies * copy_ns / 20 * 19, truth);
 	GPU(cuStreamSynchronize(run->gpu.stream));
 }

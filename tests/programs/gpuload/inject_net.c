@@ -4,9 +4,12 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -75,9 +78,12 @@ void demand_prepare(struct run *run)
 	struct outside *outside = need_outside("idle");
 	struct epoll_event event = { .events = EPOLLIN };
 	uint16_t port;
-	int listener = listen_tcp(htonl(INADDR_LOOPBACK), &port);
+	int listener;
 
 	(void)run;
+	if (epoll_fd >= 0)
+		return;
+	listener = listen_tcp(htonl(INADDR_LOOPBACK), &port);
 	outside->server_port = port;
 	futex_wake(&outside->server_port);
 	asked = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -87,19 +93,73 @@ void demand_prepare(struct run *run)
 	close(listener);
 }
 
+static uint64_t await_request(void)
+{
+	struct epoll_event event;
+
+	while (epoll_wait(epoll_fd, &event, 1, -1) < 0 && errno == EINTR)
+		;
+	return now_ns();
+}
+
+static void forget_requests(void)
+{
+	char requests[4096];
+
+	while (recv(asked, requests, sizeof(requests), MSG_DONTWAIT) > 0)
+		;
+}
+
 /* Until the next request; those that came before are of no interest. */
 void demand_go(struct run *run, uint64_t ns, struct truth *truth)
 {
-	struct epoll_event event;
-	char requests[4096];
 	uint64_t start;
 
 	(void)run;
 	(void)ns;
-	while (recv(asked, requests, sizeof(requests), MSG_DONTWAIT) > 0)
-		;
+	forget_requests();
 	start = now_ns();
-	while (epoll_wait(epoll_fd, &event, 1, -1) < 0 && errno == EINTR)
+	truth_add(truth, start, await_request());
+}
+
+/* The same of a thread that takes requests in, while this one waits for its queue. */
+
+static sem_t wanted, queued;
+
+static void *receiver(void *arg)
+{
+	(void)arg;
+	prctl(PR_SET_NAME, "receiver");
+	for (;;) {
+		while (sem_wait(&wanted))
+			;
+		forget_requests();
+		await_request();
+		sem_post(&queued);
+	}
+	return NULL;
+}
+
+void demand_queue_ready(struct run *run)
+{
+	pthread_t thread;
+
+	(void)run;
+	sem_init(&wanted, 0, 0);
+	sem_init(&queued, 0, 0);
+	if (pthread_create(&thread, NULL, receiver, NULL))
+		die("cannot start a thread");
+}
+
+void demand_queue_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	uint64_t start;
+
+	(void)run;
+	(void)ns;
+	sem_post(&wanted);
+	start = now_ns();
+	while (sem_wait(&queued))
 		;
 	truth_add(truth, start, now_ns());
 }

@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -67,6 +69,72 @@ void peer_sleep_go(struct run *run, uint64_t ns, struct truth *truth)
 	peer_ask(by_tcp, PEER_SLEEPS, ns, truth);
 }
 
+/* Not in recv, but in epoll, as servers wait. */
+void peer_epoll_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	static int epoll_fd = -1;
+	struct epoll_event event = { .events = EPOLLIN };
+
+	(void)run;
+	if (epoll_fd < 0) {
+		epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+		if (epoll_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, by_unix, &event))
+			die("epoll: %s", strerror(errno));
+	}
+	peer_send(by_unix, PEER_COMPUTES, ns);
+	while (epoll_wait(epoll_fd, &event, 1, -1) < 0 && errno == EINTR)
+		;
+	peer_answer(by_unix, truth);
+}
+
+/* By semaphores in memory that two processes share. */
+
+struct shared {
+	sem_t asked, done;
+	struct order {
+		uint64_t ns;
+		int cpu; /* of the one who waits, to keep off */
+	} order;
+	uint64_t start, end;
+};
+
+static struct shared *shared;
+
+static void by_futex(int nothing, void *arg)
+{
+	struct shared *shared = arg;
+
+	(void)nothing;
+	for (;;) {
+		while (sem_wait(&shared->asked))
+			;
+		keep_off(shared->order.cpu);
+		shared->start = now_ns();
+		host_work(shared->order.ns);
+		shared->end = now_ns();
+		sem_post(&shared->done);
+	}
+}
+
+void peer_futex_prepare(struct run *run)
+{
+	(void)run;
+	shared = share(sizeof(*shared));
+	sem_init(&shared->asked, 1, 0);
+	sem_init(&shared->done, 1, 0);
+	serve("futex-helper", by_futex, -1, shared);
+}
+
+void peer_futex_go(struct run *run, uint64_t ns, struct truth *truth)
+{
+	(void)run;
+	shared->order = (struct order){ ns, sched_getcpu() };
+	sem_post(&shared->asked);
+	while (sem_wait(&shared->done))
+		;
+	truth_add(truth, shared->start, shared->end);
+}
+
 /* Processes outside of the job. */
 
 static int outside_unix = -1, outside_tcp = -1;
@@ -114,11 +182,6 @@ void outside_disk_go(struct run *run, uint64_t ns, struct truth *truth)
  * A chain: this thread waits for a queue that a thread fills from a pipe, into which a
  * process writes what a thread of its own has computed.
  */
-
-struct order {
-	uint64_t ns;
-	int cpu; /* of the one who waits, to keep off */
-};
 
 struct baton {
 	pthread_mutex_t mutex;

@@ -19,7 +19,7 @@
 
 /* What a stopper and the one that it stops share. */
 struct stopper {
-	int fd; /* takes how long */
+	int fd;			/* takes how long */
 	_Atomic uint64_t since; /* it began, 0: not yet */
 };
 

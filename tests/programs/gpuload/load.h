@@ -15,11 +15,11 @@ struct options {
 	int kernels; /* launches a step */
 	uint64_t kernel_ns;
 	uint64_t host_ns; /* host work between steps */
-	int sync_every; /* steps between synchronisations, 0: none */
-	int ahead; /* steps queued ahead of the device, 0: off */
+	int sync_every;	  /* steps between synchronisations, 0: none */
+	int ahead;	  /* steps queued ahead of the device, 0: off */
 	int device;
-	int cpu; /* pin to it, -1: no */
-	int hogs; /* for preempt */
+	int cpu;	     /* pin to it, -1: no */
+	int hogs;	     /* for preempt */
 	const char *scratch; /* directory on a disk */
 	const char *truth;
 };
@@ -36,7 +36,7 @@ struct run {
 /* When an injection took effect, CLOCK_MONOTONIC, and as what. */
 struct truth {
 	const char *cause; /* of the spans to come: the injection's own unless set */
-	int whole; /* all of the call, unless cleared */
+	int whole;	   /* all of the call, unless cleared */
 	int count;
 	struct span {
 		const char *cause;
@@ -48,8 +48,8 @@ struct truth {
 struct injection {
 	const char *name;
 	const char *cause; /* what gdiag should say */
-	double ms; /* usual length */
-	int twin; /* with enough work queued it makes no gap: it neither waits for the device nor is in it */
+	double ms;	   /* usual length */
+	int twin;	   /* with enough work queued it makes no gap: it neither waits for the device nor is in it */
 	const char *help;
 	/* Why it cannot be done here, or NULL. May be NULL. */
 	const char *(*lacks)(void);

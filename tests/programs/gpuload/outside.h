@@ -7,8 +7,8 @@
 
 /* Busy processes or threads, and when they are. */
 struct gang {
-	_Atomic uint32_t turn; /* a futex */
-	_Atomic int cpu; /* -1: any */
+	_Atomic uint32_t turn;	      /* a futex */
+	_Atomic int cpu;	      /* -1: any */
 	_Atomic uint64_t from, until; /* CLOCK_MONOTONIC */
 };
 

@@ -76,12 +76,17 @@ void peer_answer(int fd, struct truth *truth)
 		truth->spans[i].cause = causes[head[1]];
 }
 
-void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth)
+void peer_send(int fd, enum peer_does what, uint64_t ns)
 {
 	struct ask ask = { what, sched_getcpu(), ns };
 
 	if (!write_all(fd, &ask, sizeof(ask)))
 		die("the peer is gone");
+}
+
+void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth)
+{
+	peer_send(fd, what, ns);
 	peer_answer(fd, truth);
 }
 

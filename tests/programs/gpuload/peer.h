@@ -4,7 +4,11 @@
 
 #include "load.h"
 
-enum peer_does { PEER_COMPUTES, PEER_SLEEPS, PEER_READS };
+enum peer_does {
+	PEER_COMPUTES,
+	PEER_SLEEPS,
+	PEER_READS
+};
 
 /* Serves a connection until it is closed. */
 void peer_loop(int fd, void *arg);
@@ -12,7 +16,8 @@ void peer_loop(int fd, void *arg);
 void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth);
 /* Has it make ready for that, which can take long. */
 void peer_make_ready(int fd, enum peer_does what);
-/* Reads an answer into the truth. */
+/* The two halves of that. */
+void peer_send(int fd, enum peer_does what, uint64_t ns);
 void peer_answer(int fd, struct truth *truth);
 
 int connect_unix(const char *abstract);

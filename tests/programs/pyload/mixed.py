@@ -4,7 +4,7 @@ import os
 import time
 
 from load import AHEAD, Clocks, case
-from loaders import Ahead, Images, Loader
+from loaders import Batches, Images, Loader
 from on_disk import ColdFile
 from work import Detokenizer, heap_collector
 
@@ -29,11 +29,11 @@ def loader_fsync(run):
     log = run.file(0)
     record = bytes(256 << 10)
     with Loader(Images()) as loader:
-        batch = Ahead(run, loader.ask, loader.take)
+        batch = Batches(run, loader.ask, loader.take)
 
         def fault(truth):
             batch(truth)
-            for _ in range(4):
+            for _ in range(3):
                 os.write(log, record)
                 clocks = Clocks()
                 os.fsync(log)
