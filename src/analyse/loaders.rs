@@ -1,7 +1,7 @@
 //! Who loads data for a job.
 #![forbid(unsafe_code)]
 
-use crate::analyse::partition::Engine;
+use crate::analyse::partition::{Engine, Task};
 use crate::analyse::waits::Wait;
 use crate::analyse::walk::{descends_from, task_waker, NET_RX};
 use crate::event::Context;
@@ -30,12 +30,60 @@ impl Engine<'_> {
         process != job
             && !self.launching.contains(&process)
             && descends_from(t, waker, job)
-            && !self.answers_request(dispatcher, waker, s)
+            && !self.is_asked(dispatcher, waker, s)
     }
 
     /// A thread of the launching thread's process that nobody asked: it loads, or works ahead otherwise.
     pub(super) fn works_ahead(&self, waiter: ThreadIdx, by: Who, s: &Stretch) -> bool {
-        self.t.thread(waiter).launches > 0 && !self.answers_request(waiter, by, s)
+        self.t.thread(waiter).launches > 0 && !self.is_asked(waiter, by, s)
+    }
+
+    /// It answers a request, this time or often: one that did not sleep yet needs no waking.
+    fn is_asked(&self, waiter: ThreadIdx, helper: Who, s: &Stretch) -> bool {
+        self.answers_request(waiter, helper, s) || self.often_answers(waiter, helper)
+    }
+
+    /// Having woken `helper`, the thread lost its CPU to it: that is no contest, since what it does next is
+    /// to wait for the answer, as it does at other times.
+    pub(super) fn gives_way(&self, task: Task, helper: Who, s: &Stretch) -> Option<Task> {
+        let followed = self.t.thread(helper.thread).is_followed();
+        let asked = followed
+            && !task.waits(helper.thread)
+            && self.often_answers(task.thread, helper)
+            && self.answers_request(task.thread, helper, s);
+        let role = asked.then(|| self.role_of(task, helper, s))?;
+        task.helper(helper.thread, role)
+    }
+
+    fn often_answers(&self, waiter: ThreadIdx, helper: Who) -> bool {
+        let pair = (waiter, helper.thread);
+        let known = self.asked.borrow().get(&pair).copied();
+        known.unwrap_or_else(|| {
+            let often = self.count_answers(waiter, helper);
+            self.asked.borrow_mut().insert(pair, often);
+            often
+        })
+    }
+
+    /// Many waits of the one for the other are for an answer.
+    fn count_answers(&self, waiter: ThreadIdx, helper: Who) -> bool {
+        /// Waits that are looked at; one of so many is enough, since a loader that is late never sleeps.
+        const MOST: usize = 200;
+        const OFTEN: usize = 4;
+        const LONG: Nanos = Nanos::from_micros(100);
+        let thread = self.t.thread(waiter);
+        let tid = self.t.thread(helper.thread).tid;
+        let for_it = |s: &Stretch| {
+            let asleep = matches!(s.state, State::Blocked(_)) && s.len() >= LONG;
+            asleep && thread.wake_of(s).is_some_and(|w| w.waker == tid)
+        };
+        let (mut waits, mut answers) = (0, 0);
+        let all = thread.states(Nanos::ZERO, self.t.end());
+        for s in all.filter(for_it).take(MOST) {
+            waits += 1;
+            answers += usize::from(self.answers_request(waiter, helper, &s));
+        }
+        answers * OFTEN > waits
     }
 
     /// The helper slept until the waiting process itself woke it, just before the wait: it was asked

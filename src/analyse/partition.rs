@@ -6,7 +6,7 @@
 //! on, up to [`MOST_WAKERS`] times (`walk`).
 #![forbid(unsafe_code)]
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
@@ -100,6 +100,8 @@ pub(super) struct Engine<'a> {
     near_call: Hint,
     /// When pages of managed memory came back from a device, by process.
     to_host: FxHashMap<Pid, Intervals>,
+    /// Does the second thread answer requests of the first?
+    pub(super) asked: RefCell<FxHashMap<(ThreadIdx, ThreadIdx), bool>>,
     /// When children of a process were made.
     births: FxHashMap<Pid, Vec<Nanos>>,
     /// Processes of which one thread only was ever seen.
@@ -149,6 +151,7 @@ impl<'a> Engine<'a> {
             lost_on,
             near_call: Hint::default(),
             to_host: to_host(t),
+            asked: RefCell::default(),
             births,
             single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
