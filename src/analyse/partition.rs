@@ -19,7 +19,7 @@ use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId, StallKind};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -345,12 +345,17 @@ impl<'a> Engine<'a> {
                 return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
-            for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
-                let start = start.max(at);
+            for stall in self.t.thread(task.thread).stalls(seg.start, seg.end) {
+                let end = Nanos(stall.start.0 + stall.dur.0);
+                let start = stall.start.max(at);
                 if start < end {
                     self.own_code(task, at, start, seg.call, out);
-                    let what = What::Say("direct reclaim or compaction");
-                    self.push(task, start, end, Cause::Reclaim, what, out);
+                    let (cause, what) = match stall.kind {
+                        StallKind::Reclaim => (Cause::Reclaim, "direct reclaim"),
+                        StallKind::Compaction => (Cause::Reclaim, "compaction"),
+                        StallKind::Yields => (Cause::Spin, "sched_yield, and nobody else to run"),
+                    };
+                    self.push(task, start, end, cause, What::Say(what), out);
                     at = end;
                 }
             }

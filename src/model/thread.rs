@@ -338,8 +338,8 @@ impl Thread {
         &self.calls
     }
 
-    /// Time stalled on memory within `[from, to)`, by start.
-    pub fn stalls(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
+    /// Stalls within `[from, to)`, cut to it, by start.
+    pub fn stalls(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Stall> + '_ {
         let reach = from.saturating_sub(self.longest_stall);
         let first = self.stalls.partition_point(|s| s.start < reach);
         self.stalls[first..]
@@ -347,9 +347,14 @@ impl Thread {
             .take_while(move |s| s.start < to)
             .map(move |s| {
                 let end = Nanos(s.start.0.saturating_add(s.dur.0));
-                (s.start.max(from), end.min(to))
+                let start = s.start.max(from);
+                Stall {
+                    start,
+                    dur: end.min(to).saturating_sub(start),
+                    ..*s
+                }
             })
-            .filter(|(start, end)| start < end)
+            .filter(|s| s.dur > Nanos::ZERO)
     }
 
     /// States that cover `[from, to)` exactly, in order.

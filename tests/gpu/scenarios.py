@@ -4,7 +4,7 @@
   scenarios.py [--quick] [--only CASE[,CASE]] [--budget 420] [--score BIN] [--driver torch|cuda]
 
 GDIAG names the binary (default: target/release/gdiag). Needs root, a GPU, gcc, and a python3 with torch (with --driver
-cuda not: then a simulated GPU does, too). Cases are in faults.py; those of a group share a process, a recording and
+cuda not: then a simulated GPU does, too). Cases are in faults_*.py; those of a group share a process, a recording and
 its order of faults, and their twins, which must make no gap of that cause, another.
 
 Writes to $OUT (or target/gpu): scenarios.tar.gz with each recording's NAME.report.json, NAME.report.txt and
