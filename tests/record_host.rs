@@ -784,8 +784,7 @@ os.wait()
         .name(accept.object)
         .starts_with("tcp listening on 127.0.0.1:"));
     assert_eq!(peer, None);
-    // Who has the other end may have been found later than the first time.
-    let (recv, peer) = *waits(Role::Connected).last().unwrap();
+    let (recv, peer) = waits(Role::Connected)[0];
     assert!(r.name(recv.object).starts_with("tcp 127.0.0.1:"));
     let client = r.tasks().find(|t| t.tid == recv.tid).unwrap();
     assert_eq!(peer, Some(client.ppid));
