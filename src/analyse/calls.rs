@@ -12,6 +12,9 @@ use crate::units::Nanos;
 /// A call that returns within this time goes at launch speed.
 pub(super) const LAUNCH_SPACING: Nanos = Nanos::from_micros(50);
 
+/// A call that takes no longer than this costs what a launch does.
+const LAUNCH: Nanos = Nanos::from_micros(10);
+
 /// What being inside a call makes of a nanosecond; `None` for calls that put work into a
 /// stream and return at once.
 pub(super) fn cause_of(call: &Call) -> Option<Cause> {
@@ -23,7 +26,8 @@ pub(super) fn cause_of(call: &Call) -> Option<Cause> {
         Class::Memcpy => Some(Cause::Sync),
         Class::Memory => Some(Cause::CudaMemory),
         Class::Module => Some(Cause::ModuleLoad),
-        Class::Context | Class::Other => Some(Cause::CudaApi),
+        Class::Context => Some(Cause::CudaApi),
+        Class::Other => (call.end.saturating_sub(call.start) > LAUNCH).then_some(Cause::CudaApi),
         Class::Launch
         | Class::GraphLaunch
         | Class::MemcpyAsync

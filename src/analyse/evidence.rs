@@ -48,7 +48,7 @@ fn amount(t: &Timeline, s: &Share) -> String {
 fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
     let amount = amount(t, s);
     let who = s.who.map(|w| describe(t, w));
-    let what = s.what.text(t);
+    let what = s.text(t);
     let Some(who) = who else {
         return if what.is_empty() {
             amount

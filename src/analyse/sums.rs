@@ -1,11 +1,13 @@
 //! Adds pieces up into causes, with who and what.
 #![forbid(unsafe_code)]
 
+use std::collections::hash_map::Entry;
+
 use crate::analyse::cause::Cause;
 use crate::analyse::evidence;
 use crate::analyse::report::{Blame, CauseRow};
-use crate::analyse::what::{thread_ref, Piece, What};
-use crate::event::CallStackId;
+use crate::analyse::what::{cgroup_of, describe, describe_as, thread_ref, Piece, What};
+use crate::event::{CallStackId, Pid, Tid};
 use crate::model::fxhash::FxHashMap;
 use crate::model::thread::Who;
 use crate::model::Timeline;
@@ -24,6 +26,73 @@ pub(super) struct Share {
     pub(super) longest: Piece,
     /// Samples that the timer took of the thread in these pieces, by their stack.
     pub(super) samples: FxHashMap<CallStackId, u64>,
+    /// Threads that [`What::Ran`] stands for, by process: several may have one name and control group.
+    ran: Vec<(Pid, Tid)>,
+}
+
+impl Share {
+    pub(super) fn text(&self, t: &Timeline) -> String {
+        let What::Ran(who) = self.what else {
+            return self.what.text(t);
+        };
+        let mut pids: Vec<Pid> = self.ran.iter().map(|ran| ran.0).collect();
+        pids.dedup();
+        match (self.ran.len(), &pids[..]) {
+            (0 | 1, _) => describe(t, who),
+            (threads, [pid]) => describe_as(t, who, &format!("pid {pid}, {threads} threads")),
+            (_, several) => describe_as(t, who, &listed(several)),
+        }
+    }
+
+    /// Takes in another of the same thread and cause.
+    fn join(&mut self, other: Share) {
+        self.total += other.total;
+        self.count += other.count;
+        if other.longest.len() > self.longest.len() {
+            self.longest = other.longest;
+        }
+        for (stack, count) in other.samples {
+            *self.samples.entry(stack).or_default() += count;
+        }
+        self.ran.extend(other.ran);
+        self.ran.sort_unstable();
+        self.ran.dedup();
+    }
+}
+
+/// `pids 1, 2, 3 and 4 more`
+fn listed(pids: &[Pid]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(Pid::to_string).collect();
+    let more = match pids.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("pids {}{more}", shown.join(", "))
+}
+
+/// Whoever had the CPU, with all others of its name and control group: what a person can do about
+/// one is what can be done about all of them.
+fn joined(t: &Timeline, shares: impl Iterator<Item = Share>) -> Vec<Share> {
+    let mut several: FxHashMap<(Option<Who>, &str, &str), Share> = FxHashMap::default();
+    let mut joined = Vec::new();
+    for mut share in shares {
+        let What::Ran(who) = share.what else {
+            joined.push(share);
+            continue;
+        };
+        let pid = t.pid(who);
+        share.ran = vec![(pid, t.thread(who.thread).tid)];
+        let group = (share.who, t.comm(who), cgroup_of(t, who));
+        match several.entry(group) {
+            Entry::Occupied(mut one) => one.get_mut().join(share),
+            Entry::Vacant(none) => {
+                none.insert(share);
+            }
+        }
+    }
+    joined.extend(several.into_values());
+    joined
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,6 +133,7 @@ impl<'t> Sums<'t> {
             count: 0,
             longest: *piece,
             samples: FxHashMap::default(),
+            ran: Vec::new(),
         });
         if let Some(thread) = piece.who.map(|w| self.t.thread(w.thread)) {
             if !thread.samples().is_empty() {
@@ -89,13 +159,12 @@ impl<'t> Sums<'t> {
             .zip(self.causes)
             .filter(|(_, sum)| sum.gaps > 0)
             .map(|(cause, sum)| {
-                let mut shares: Vec<(Share, Blame)> = sum
-                    .shares
-                    .into_values()
+                let mut shares: Vec<(Share, Blame)> = joined(t, sum.shares.into_values())
+                    .into_iter()
                     .map(|s| {
                         let blame = Blame {
                             who: s.who.map(|w| thread_ref(t, w)),
-                            what: s.what.text(t),
+                            what: s.text(t),
                             total: s.total,
                         };
                         (s, blame)

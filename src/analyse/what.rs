@@ -206,20 +206,30 @@ fn wait_text(t: &Timeline, syscall: Option<u16>, object: NameId, frame: NameId) 
 pub(super) fn describe(t: &Timeline, who: Who) -> String {
     let pid = t.pid(who);
     let tid = t.thread(who.thread).tid;
-    let ids = if pid.0 == tid.0 {
-        format!("pid {pid}")
+    if pid.0 == tid.0 {
+        describe_as(t, who, &format!("pid {pid}"))
     } else {
-        format!("pid {pid}, tid {tid}")
-    };
+        describe_as(t, who, &format!("pid {pid}, tid {tid}"))
+    }
+}
+
+/// The same with other numbers.
+pub(super) fn describe_as(t: &Timeline, who: Who, ids: &str) -> String {
     // Of the job itself it is no news.
     let own = t.identity(who).is_some_and(|id| id.target);
-    let cgroup = t.process(pid).map_or("", |p| t.name(p.cgroup));
-    let place = if own || cgroup.is_empty() || cgroup == "/" {
-        String::new()
-    } else {
-        format!(", cgroup {cgroup}")
+    let place = match cgroup_of(t, who) {
+        cgroup if own || cgroup.is_empty() => String::new(),
+        cgroup => format!(", cgroup {cgroup}"),
     };
     format!("{} ({ids}{place})", t.comm(who))
+}
+
+/// Empty where it tells nothing.
+pub(super) fn cgroup_of(t: &Timeline, who: Who) -> &str {
+    match t.process(t.pid(who)).map_or("", |p| t.name(p.cgroup)) {
+        "/" => "",
+        cgroup => cgroup,
+    }
 }
 
 pub(super) fn thread_ref(t: &Timeline, who: Who) -> ThreadRef {

@@ -90,6 +90,49 @@ fn the_preemptor_is_named_with_its_cgroup_and_the_cpu() {
 }
 
 #[test]
+fn preemptors_of_one_name_and_group_are_one_line() {
+    let switches = |story: Story| {
+        let take = |story: Story, at, tid| {
+            story
+                .switch(at, 1, MAIN, tid)
+                .switch(at + 1_000, 1, tid, MAIN)
+        };
+        let story = take(story, 1_000, HOG);
+        let story = take(story, 3_000, 201);
+        take(take(story, 5_000, 211), 7_000, 221)
+    };
+    let stranger = |story: Story, tid, pid, name: &str| {
+        story.task(0, tid, pid, 1, name, false, TaskState::Runnable)
+    };
+    let story = stranger(before(), 201, 201, "hog");
+    let story = stranger(story, 211, 211, "hog").process(211, "/backup");
+    let r = after(switches(stranger(story, 221, 221, "other")));
+    let row = &r.gpus[0]
+        .causes
+        .iter()
+        .find(|row| row.cause == Cause::Preempted);
+    let mut by: Vec<(&str, u64)> = row
+        .unwrap()
+        .by
+        .iter()
+        .map(|by| (by.what.as_str(), by.total.0 / 1_000))
+        .collect();
+    by.sort_unstable();
+    assert_eq!(
+        by,
+        [
+            ("hog (pid 211, cgroup /backup)", 1_000),
+            ("hog (pids 200, 201)", 2_000),
+            ("other (pid 221)", 1_000)
+        ]
+    );
+    // The parts of the gap name each.
+    let parts = longest(&r).parts.iter();
+    let named = parts.filter(|p| p.cause == Cause::Preempted && p.what == "hog (pid 201)");
+    assert_eq!(named.count(), 1);
+}
+
+#[test]
 fn each_nanosecond_goes_to_who_had_the_cpu_then() {
     let r = after(
         before()
