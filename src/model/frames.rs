@@ -133,7 +133,9 @@ enum Says {
     PythonLock,
     Spins,
     /// In the C library, whatever it is called.
-    Libc,
+    Libc {
+        named: bool,
+    },
     /// Nothing in particular.
     Named,
     Unnamed,
@@ -175,7 +177,8 @@ impl Says {
                 } else if is(&|f| is_spin(f) || f.ends_with("sched_yield")) {
                     Says::Spins
                 } else if is_libc(module) {
-                    Says::Libc
+                    let named = !functions.is_empty();
+                    Says::Libc { named }
                 } else if functions.is_empty() {
                     Says::Unnamed
                 } else {
@@ -319,10 +322,17 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
     let mut caller = None;
     let mut waits = None;
     let mut python_lock = false;
+    let mut nameless_libc = 0;
     for (depth, says) in frames.enumerate() {
-        if !matches!(says, Some(Says::Libc | Says::HandedTo | Says::Locks)) {
+        if !matches!(says, Some(Says::Libc { .. } | Says::HandedTo | Says::Locks)) {
+            // The C library shows the names of what locks and of what waits for a condition. Its semaphores
+            // and joins go through two functions that have none.
+            if caller.is_none() && nameless_libc == depth && depth >= 2 {
+                waits = Some(CallTraits::HANDED_TO);
+            }
             caller = caller.or(says);
         }
+        nameless_libc += usize::from(matches!(says, Some(Says::Libc { named: false })));
         let python = bits & CallTraits::PYTHON != 0;
         match says {
             Some(Says::Python {
@@ -361,7 +371,7 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
                 | Says::Locks
                 | Says::PythonLock
                 | Says::Spins
-                | Says::Libc
+                | Says::Libc { .. }
                 | Says::Named,
             ) => {}
             Some(Says::Unnamed) | None => named &= python,
@@ -483,6 +493,19 @@ mod tests {
                 hand,
             ),
             (vec!["libc:pthread_cond_wait", "?"], hand),
+            (vec!["libc", "libc", "peek"], hand),
+            (vec!["libc", "peek"], 0),
+            (
+                vec![
+                    "libc",
+                    "libc",
+                    "PyThread_acquire_lock_timed",
+                    "py:work@w.py",
+                ],
+                lock,
+            ),
+            (vec!["libc", "libc", "?", "py"], 0),
+            (vec!["libc", "libc"], 0),
             // It may be the interpreter that waits for its own lock.
             (vec!["libc:pthread_cond_timedwait", "?", "py"], 0),
             (vec!["libc:pthread_cond_timedwait", "take_gil", "py"], 0),
