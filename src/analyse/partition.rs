@@ -13,13 +13,13 @@ use std::hash::BuildHasherDefault;
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
 use crate::analyse::futex::For;
-use crate::analyse::intervals::Intervals;
+use crate::analyse::intervals::{just_after, Intervals};
 use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId, StallKind};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -115,6 +115,8 @@ pub(super) struct Engine<'a> {
     loading: Overheads,
 }
 
+const LOST: &str = "scheduling events were lost";
+
 impl<'a> Engine<'a> {
     pub(super) fn new(t: &'a Timeline) -> Self {
         let mut launching = HashSet::default();
@@ -183,7 +185,7 @@ impl<'a> Engine<'a> {
     pub(super) fn explain(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
         for s in self.t.thread(task.thread).states(from, to) {
             let lost = |a, b, out: &mut Vec<Piece>| {
-                let what = What::Say("scheduling events were lost");
+                let what = What::Say(LOST);
                 self.push(task, a, b, Cause::UnknownMeasurement, what, out);
             };
             match self.losses_that_matter(&s) {
@@ -200,8 +202,21 @@ impl<'a> Engine<'a> {
                 }
                 // It may have run and waited for something else since: nothing is known before its next event.
                 Some(losses) => {
-                    let first = losses.within(s.span.0, s.span.1).next();
-                    let known = first.map_or(s.end, |l| l.0.clamp(s.start, s.end));
+                    let first = losses.within(s.span.0, just_after(s.span.1)).next();
+                    // Who ended the sleep, or where it ran next, can be what was lost.
+                    let needs_its_end = match s.state {
+                        State::Blocked(sleep) => {
+                            let group = sleep.syscall.map(|nr| self.t.syscalls().group(nr));
+                            waits::is_ended_by_others(&sleep, group)
+                        }
+                        State::Runnable { cpu, .. } => cpu.is_none(),
+                        State::Running { .. } | State::Unknown | State::Exited => false,
+                    };
+                    let known = match first {
+                        None => s.end,
+                        Some(_) if needs_its_end => s.start,
+                        Some(loss) => loss.0.clamp(s.start, s.end),
+                    };
                     if s.start < known {
                         self.observed(task, &s.part(s.start, known), out);
                     }
@@ -333,12 +348,17 @@ impl<'a> Engine<'a> {
                 return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
-            for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
-                let start = start.max(at);
+            for stall in self.t.thread(task.thread).stalls(seg.start, seg.end) {
+                let end = Nanos(stall.start.0 + stall.dur.0);
+                let start = stall.start.max(at);
                 if start < end {
                     self.own_code(task, at, start, seg.call, out);
-                    let what = What::Say("direct reclaim or compaction");
-                    self.push(task, start, end, Cause::Reclaim, what, out);
+                    let (cause, what) = match stall.kind {
+                        StallKind::Reclaim => (Cause::Reclaim, "direct reclaim"),
+                        StallKind::Compaction => (Cause::Reclaim, "compaction"),
+                        StallKind::Yields => (Cause::Spin, "sched_yield, and nobody else to run"),
+                    };
+                    self.push(task, start, end, cause, What::Say(what), out);
                     at = end;
                 }
             }
@@ -482,16 +502,24 @@ impl<'a> Engine<'a> {
     fn between_calls(&self, thread: ThreadIdx, t: Nanos) -> (Cause, What) {
         let (before, next) = self.calls(thread).around(t);
         let what = next.map_or(What::Say("own code"), |c| What::Before(c.api()));
-        let short = before.zip(next).is_some_and(|(end, next)| {
-            self.t
-                .thread(thread)
-                .running_in(end, next.start, LAUNCH_SPACING)
-                <= LAUNCH_SPACING
-        });
-        if short {
-            (Cause::LaunchBound, what)
-        } else {
+        let Some((end, next)) = before.zip(next) else {
+            return (Cause::Compute, what);
+        };
+        let thread = self.t.thread(thread);
+        let is_lost = |s: Stretch| {
+            let losses = self.losses_that_matter(&s);
+            losses.is_some_and(|l| l.overlaps(s.span.0, just_after(s.span.1)))
+        };
+        if thread.running_in(end, next.start, LAUNCH_SPACING) > LAUNCH_SPACING {
             (Cause::Compute, what)
+        } else if next.start.saturating_sub(end) > LAUNCH_SPACING
+            && !self.lost_anywhere.is_empty()
+            && thread.states(end, next.start).any(is_lost)
+        {
+            // It may have run longer than is known.
+            (Cause::UnknownMeasurement, What::Say(LOST))
+        } else {
+            (Cause::LaunchBound, what)
         }
     }
 

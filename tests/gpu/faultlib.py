@@ -12,6 +12,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -157,6 +158,19 @@ class Run:
         if self.gpu.torch is None:
             raise Skip("needs torch")
         return self.gpu.torch
+
+    def neighbour(self):
+        """Another process that keeps the device busy, until it is asked for again."""
+        with tempfile.TemporaryDirectory() as folder:
+            ready = folder + "/ready"
+            process = subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0]), "--be-neighbour", ready])
+            try:
+                while not os.path.exists(ready) and process.poll() is None:
+                    time.sleep(0.01)
+                yield
+            finally:
+                process.kill()
+                process.wait()
 
     def file(self, size):
         """A new file of that size, written and flushed, that has no name any more."""

@@ -4,7 +4,7 @@
   scenarios.py [--quick] [--only CASE[,CASE]] [--budget 420] [--score BIN] [--driver torch|cuda]
 
 GDIAG names the binary (default: target/release/gdiag). Needs root, a GPU, gcc, and a python3 with torch (with --driver
-cuda not: then a simulated GPU does, too). Cases are in faults.py; those of a group share a process, a recording and
+cuda not: then a simulated GPU does, too). Cases are in faults_*.py; those of a group share a process, a recording and
 its order of faults, and their twins, which must make no gap of that cause, another.
 
 Writes to $OUT (or target/gpu): scenarios.tar.gz with each recording's NAME.report.json, NAME.report.txt and
@@ -75,14 +75,6 @@ def end(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(3)
-
-
-def wait_for(path, process, seconds):
-    deadline = time.monotonic() + seconds
-    while not os.path.exists(path):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise Skip(f"{os.path.basename(path)} was not made by {process.args[1:4]}")
-        time.sleep(0.02)
 
 
 class Cgroup:
@@ -249,10 +241,6 @@ class Bench:
             return ["--cgroup", Cgroup(outside).path], None
         if group == "network":
             return ["--peer", far_peer(outside, self.tmp)], None
-        if group == "shared":
-            ready = self.tmp + "/neighbour"
-            wait_for(ready, outside.start(*FAULTS, "--be-neighbour", ready), 20)
-            return [], None
         return [], None
 
     def record(self, group, twin, gaps, data, truth):

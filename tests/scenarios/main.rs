@@ -23,7 +23,7 @@ mod truth;
 use std::ffi::OsString;
 
 use machine::Machine;
-use programs::Program;
+use programs::{Case, Program};
 use run::{scenarios, Run};
 use shuffle::Shuffle;
 use suite::Suite;
@@ -50,7 +50,7 @@ const SCORED: &str = "scored";
 struct Batch<'a> {
     program: &'a Program,
     cases: Vec<&'a str>,
-    env: &'a [(String, String)],
+    env: Vec<(&'a str, &'a str)>,
     twin: bool,
     seed: u64,
 }
@@ -69,9 +69,15 @@ impl Batch<'_> {
             load.push("--twin".into());
         }
         let mut env = DEVICES.to_vec();
-        env.extend(self.env.iter().map(|(name, value)| (&**name, &**value)));
+        env.extend(&self.env);
         Run::of(machine, name, &self.program.outside, &load, &env)
     }
+}
+
+/// What the case needs beyond what all have.
+fn own_env(case: &Case) -> Vec<(&str, &str)> {
+    let env = case.env.iter().map(|(name, value)| (&**name, &**value));
+    env.filter(|pair| !DEVICES.contains(pair)).collect()
 }
 
 /// Cases of all programs, some to a recording, in random order.
@@ -94,12 +100,12 @@ fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
             let mut cases = cases.clone();
             cases.retain(|case| !twin || case.twin);
             shuffle.list(&mut cases);
-            cases.sort_by_key(|case| &case.env);
-            for same in cases.chunk_by(|a, b| a.env == b.env) {
+            cases.sort_by_key(|case| own_env(case));
+            for same in cases.chunk_by(|a, b| own_env(a) == own_env(b)) {
                 plan.extend(same.chunks(TOGETHER).map(|some| Batch {
                     program,
                     cases: some.iter().map(|case| &*case.name).collect(),
-                    env: &some[0].env,
+                    env: own_env(some[0]),
                     twin,
                     seed: shuffle.next(),
                 }));

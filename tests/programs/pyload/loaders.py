@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 
-from load import AHEAD, case, follow_parent, keep_away, now, set_name
+from load import AHEAD, LIBC, case, follow_parent, now, set_name
 from on_disk import ColdFile
 from work import Image
 
@@ -96,6 +96,13 @@ class Loader:
             shared.join_thread()
         self.dataset.close()
 
+    def spread(self):
+        """Gives each worker a CPU of its own, but not this one if there are enough."""
+        here = LIBC.sched_getcpu()
+        cpus = sorted(os.sched_getaffinity(0), key=lambda cpu: cpu == here)
+        for number, worker in enumerate(self.workers):
+            os.sched_setaffinity(worker.pid, {cpus[number % len(cpus)]})
+
     def ask(self, ns):
         self.indices[self.turn % len(self.indices)].put(ns)
         self.turn += 1
@@ -107,8 +114,8 @@ class Loader:
 class Batches:
     """Of each step, one batch of each worker: they finish together."""
 
-    def __init__(self, run, ask, take, workers=1):
-        self.run, self.ask, self.take, self.workers = run, ask, take, workers
+    def __init__(self, run, ask, take, workers=1, ms=18):
+        self.run, self.ask, self.take, self.workers, self.ms = run, ask, take, workers, ms
         # A twin's would be there long before the next fault.
         self.ahead = not run.twin
         # Starting may take longer than what a twin has queued.
@@ -120,7 +127,7 @@ class Batches:
 
     def _ask(self):
         for _ in range(self.workers):
-            self.ask(self.run.length(18))
+            self.ask(self.run.length(self.ms))
 
     def __call__(self, truth):
         if not self.ahead:
@@ -141,8 +148,7 @@ class Batches:
 
 def loading(run, loader):
     with loader:
-        if len(loader.workers) == 1:
-            keep_away(loader.workers[0].pid)
+        loader.spread()
         fault = Batches(run, loader.ask, loader.take, len(loader.workers))
         yield fault
         fault.finish()

@@ -52,13 +52,12 @@ class Automatic:
         self.heap = Heap(24)
         self.kept = []
         self.start = self.span = None
+        self.usual = gc.get_threshold()
         gc.callbacks.append(self._called)
 
     def close(self):
         gc.callbacks.remove(self._called)
         gc.set_threshold(*self.usual)
-
-    usual = gc.get_threshold()
 
     def _called(self, phase, info):
         if info["generation"] < 2:
