@@ -67,8 +67,10 @@ impl Engine<'_> {
 
     /// Many waits of the one for the other are for an answer.
     fn count_answers(&self, waiter: ThreadIdx, helper: Who) -> bool {
-        /// Waits that are looked at; one of so many is enough, since a loader that is late never sleeps.
+        /// Waits that are looked at, among so many states; one of so many is enough, since a loader that is late
+        /// never sleeps.
         const MOST: usize = 200;
+        const STATES: usize = 1 << 16;
         const OFTEN: usize = 4;
         const LONG: Nanos = Nanos::from_micros(100);
         let thread = self.t.thread(waiter);
@@ -78,7 +80,8 @@ impl Engine<'_> {
             asleep && thread.wake_of(s).is_some_and(|w| w.waker == tid)
         };
         let (mut waits, mut answers) = (0, 0);
-        let all = thread.states(Nanos::ZERO, self.t.end());
+        let born = self.t.identity(helper).map_or(Nanos::ZERO, |id| id.start);
+        let all = thread.states(born, self.t.end()).take(STATES);
         for s in all.filter(for_it).take(MOST) {
             waits += 1;
             answers += usize::from(self.answers_request(waiter, helper, &s));

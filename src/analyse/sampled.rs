@@ -101,7 +101,7 @@ fn doing(t: &Timeline, sample: &SampleMark) -> Doing {
         Doing::Balancing
     } else if kernel.has(Traits::RECLAIM) {
         Doing::Reclaiming
-    } else if kernel.has(Traits::FORK) {
+    } else if kernel.has(Traits::FORK) || user.has(CallTraits::FORKS) {
         Doing::Forking
     } else if kernel.has(Traits::FILE_FAULT) && kernel.has(Traits::IO | Traits::FILE_READ) {
         Doing::Faulting

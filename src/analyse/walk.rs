@@ -108,6 +108,9 @@ impl Engine<'_> {
 
     /// A wait for `by`, and what its lateness is called when its own time is not recorded.
     pub(super) fn waits_for(&self, task: Task, s: &Stretch, asleep: &Asleep, by: Who) -> Verdict {
+        if self.just_started(task.thread, by, s) {
+            return Verdict::Is(Cause::Subprocess, asleep.what());
+        }
         let outside = if self.is_rank(task.thread, by, s.start) {
             Cause::Peer
         } else {
@@ -166,6 +169,7 @@ impl Engine<'_> {
         let cause = match (role, wake.map(|w| w.context)) {
             (Some(event::Role::Listening | event::Role::Accepted), _) => Cause::NoDemand,
             (Some(event::Role::Connected), Some(Context::SoftIrq(_)) | None) => Cause::Network,
+            (Some(event::Role::Connected), Some(Context::Timer)) if !epoll => Cause::Network,
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
             (None, Some(Context::SoftIrq(_)) | None) if epoll && !task.is_loader() => {
                 Cause::NoDemand
@@ -278,8 +282,8 @@ impl Engine<'_> {
                     }
                 }
                 State::Blocked(sleep) => {
-                    let nr = sleep.syscall?;
-                    if t.syscalls().group(nr) != group {
+                    let this = sleep.syscall.map(|nr| t.syscalls().group(nr));
+                    if this != Some(group) {
                         break;
                     }
                     match t.thread(thread).wake_of(&next) {
@@ -322,6 +326,27 @@ impl Engine<'_> {
             || descends_from(t, waiter, t.pid(other));
         let target = || t.identity(other).is_some_and(|id| id.target);
         !related && (t.meta().mode == TargetMode::All || !target())
+    }
+
+    /// A program that the launching thread has started since it last called CUDA: whether it waits for its
+    /// end or for what it prints is the same.
+    fn just_started(&self, waiter: ThreadIdx, other: Who, s: &Stretch) -> bool {
+        let t = self.t;
+        let waiter_is = t.who(waiter, s.start);
+        let (mine, theirs) = (t.pid(waiter_is), t.pid(other));
+        let leader = t
+            .find(Tid(theirs.0))
+            .and_then(|l| t.thread(l).identities().last());
+        let (Some(called), Some(leader)) = (self.calls(waiter).around(s.span.0).0, leader) else {
+            return false;
+        };
+        // The same program at work in another process is a helper.
+        let exe = |pid| t.process(pid).map(|p| t.name(p.exe));
+        let other_program = match (exe(mine), exe(theirs)) {
+            (Some(mine), Some(theirs)) => mine != theirs,
+            (Some(_) | None, None) | (None, Some(_)) => t.comm(waiter_is) != t.comm(other),
+        };
+        mine != theirs && leader.ppid == mine && leader.start >= called && other_program
     }
 
     /// Another process that launches work to a GPU, as far as can be told: one that was started with the same

@@ -33,6 +33,8 @@ impl CallTraits {
     pub const HANDED_TO: u16 = 1 << 4;
     /// Asleep until a lock is free.
     pub const LOCKS: u16 = 1 << 5;
+    /// Makes a process, or replaces its program.
+    pub const FORKS: u16 = 1 << 7;
     /// In a loop that waits without going to sleep.
     pub const SPINS: u16 = 1 << 6;
 
@@ -132,14 +134,31 @@ enum Says {
     /// A lock of Python: what it is used for, the Python code tells that asks for it.
     PythonLock,
     Spins,
+    Forks,
     /// In the C library, whatever it is called.
-    Libc,
+    Libc {
+        named: bool,
+    },
     /// Nothing in particular.
     Named,
     Unnamed,
 }
 
 impl Says {
+    /// What it says is not of the program itself.
+    fn is_plumbing(&self) -> bool {
+        match self {
+            Says::Libc { .. } | Says::HandedTo | Says::Locks | Says::Forks => true,
+            Says::Python { .. }
+            | Says::TakesGil
+            | Says::Collects
+            | Says::PythonLock
+            | Says::Spins
+            | Says::Named
+            | Says::Unnamed => false,
+        }
+    }
+
     fn of<'a>(frame: &Frame, functions: &[Function], name: &impl Fn(NameId) -> &'a str) -> Says {
         match *frame {
             Frame::Python { function, file, .. } => {
@@ -174,8 +193,11 @@ impl Says {
                     Says::HandedTo
                 } else if is(&|f| is_spin(f) || f.ends_with("sched_yield")) {
                     Says::Spins
+                } else if is_libc(module) && is(&|f| FORKS.contains(&f)) {
+                    Says::Forks
                 } else if is_libc(module) {
-                    Says::Libc
+                    let named = !functions.is_empty();
+                    Says::Libc { named }
                 } else if functions.is_empty() {
                     Says::Unnamed
                 } else {
@@ -241,6 +263,18 @@ const LOCKS: &[&str] = &[
     "__pthread_rwlock_wrlock",
     "___pthread_rwlock_rdlock",
     "___pthread_rwlock_wrlock",
+];
+
+/// Of the C library; not those that make threads, too.
+const FORKS: &[&str] = &[
+    "_Fork",
+    "fork",
+    "__fork",
+    "__libc_fork",
+    "vfork",
+    "__vfork",
+    "execve",
+    "posix_spawn",
 ];
 
 /// Waits of the C, C++ and Rust libraries, and of OpenMP, that another thread ends when it has something
@@ -310,8 +344,8 @@ pub fn is_libc(module: &str) -> bool {
         .any(|start| file.starts_with(start))
 }
 
-/// So many frames from the leaf on tell whether a thread spins: callers of those do something else.
-const SPIN_DEPTH: usize = 4;
+/// So many frames from the leaf on tell whether a thread spins or forks: callers of those do something else.
+const NEAR: usize = 4;
 
 fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> CallTraits {
     let mut bits = 0;
@@ -319,10 +353,17 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
     let mut caller = None;
     let mut waits = None;
     let mut python_lock = false;
+    let mut nameless_libc = 0;
     for (depth, says) in frames.enumerate() {
-        if !matches!(says, Some(Says::Libc | Says::HandedTo | Says::Locks)) {
+        if !says.is_some_and(Says::is_plumbing) {
+            // The C library shows the names of what locks and of what waits for a condition. Its semaphores
+            // and joins go through two functions that have none.
+            if caller.is_none() && nameless_libc == depth && depth >= 2 {
+                waits = Some(CallTraits::HANDED_TO);
+            }
             caller = caller.or(says);
         }
+        nameless_libc += usize::from(matches!(says, Some(Says::Libc { named: false })));
         let python = bits & CallTraits::PYTHON != 0;
         match says {
             Some(Says::Python {
@@ -353,7 +394,8 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
                 python_lock = true;
                 waits = None;
             }
-            Some(Says::Spins) if !python && depth < SPIN_DEPTH => bits |= CallTraits::SPINS,
+            Some(Says::Spins) if !python && depth < NEAR => bits |= CallTraits::SPINS,
+            Some(Says::Forks) if !python && depth < NEAR => bits |= CallTraits::FORKS,
             Some(Says::Collects) => bits |= CallTraits::COLLECTS,
             Some(
                 Says::TakesGil
@@ -361,7 +403,8 @@ fn traits<'a>(frames: impl Iterator<Item = Option<&'a Says>>, cut: bool) -> Call
                 | Says::Locks
                 | Says::PythonLock
                 | Says::Spins
-                | Says::Libc
+                | Says::Forks
+                | Says::Libc { .. }
                 | Says::Named,
             ) => {}
             Some(Says::Unnamed) | None => named &= python,
@@ -483,6 +526,19 @@ mod tests {
                 hand,
             ),
             (vec!["libc:pthread_cond_wait", "?"], hand),
+            (vec!["libc", "libc", "peek"], hand),
+            (vec!["libc", "peek"], 0),
+            (
+                vec![
+                    "libc",
+                    "libc",
+                    "PyThread_acquire_lock_timed",
+                    "py:work@w.py",
+                ],
+                lock,
+            ),
+            (vec!["libc", "libc", "?", "py"], 0),
+            (vec!["libc", "libc"], 0),
             // It may be the interpreter that waits for its own lock.
             (vec!["libc:pthread_cond_timedwait", "?", "py"], 0),
             (vec!["libc:pthread_cond_timedwait", "take_gil", "py"], 0),
@@ -514,6 +570,15 @@ mod tests {
                 "{frames:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_fork_is_the_call_and_not_what_came_of_it() {
+        let forks = |frames: &[&str]| says(frames, false).has(CallTraits::FORKS);
+        assert!(forks(&["libc:_Fork", "libc:fork", "os_fork_impl", "py"]));
+        assert!(!forks(&["libc:clone3", "start_thread"]));
+        assert!(!forks(&["work", "py", "libc:fork"]));
+        assert!(!forks(&["fork", "py"]), "a function of the program");
     }
 
     #[test]

@@ -762,9 +762,9 @@ fn the_innermost_call_decides() {
 }
 
 #[test]
-fn a_short_call_of_no_class_is_part_of_launching() {
+fn a_call_of_no_class_is_named_however_short() {
     let r = after(before().call(MAIN, STREAM_CREATE, (9_960, 9_965)));
-    assert!(found(&r).is_empty());
+    assert_eq!(found(&r), [("host.cuda-api", 5)]);
 }
 
 #[test]
@@ -943,6 +943,25 @@ fn a_run_in_which_a_child_is_made_is_the_price_of_the_child() {
     // A thread is no child.
     let r = after(before().born(2_500, 150, 100, MAIN, "python3"));
     assert_eq!(total(&r, Cause::Subprocess), 0);
+}
+
+#[test]
+fn what_a_new_program_prints_is_waited_for_as_its_end_is() {
+    let started = |born: i64, name: &str| {
+        let r = after(
+            before()
+                .born(born, 900, 900, MAIN, name)
+                .runs(born, 2, 900)
+                .main_sleeps((3_000, 9_000), S, Some(READ), Some(900)),
+        );
+        total(&r, Cause::Subprocess) >= 6_000
+    };
+    assert!(started(2_500, "nvidia-smi"));
+    assert!(!started(2_500, "python3"), "the same program");
+    assert!(
+        !started(3, "nvidia-smi"),
+        "it was there before the last launch"
+    );
 }
 
 #[test]
