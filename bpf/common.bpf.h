@@ -32,7 +32,9 @@ struct task_data {
 	u64 off_ns;   /* when it was switched out; 0 while it runs or when unknown */
 	u64 ready_ns; /* since when it could run and does not; 0 while it runs or sleeps */
 	u64 stall_ns; /* start of direct reclaim or compaction; 0 outside */
-	u32 min_flt;  /* at switch-in */
+	u64 yield_ns; /* the first and the last of a series of yields; 0: none */
+	u64 yielded_ns;
+	u32 min_flt; /* at switch-in */
 	u32 maj_flt;
 	u32 queue; /* 1 + the CPU that counts it in waiting[]; 0: none does */
 	u16 state; /* at switch-out */
@@ -141,9 +143,56 @@ static __always_inline void send(void *rec, u64 size, bool urgent)
 		count_lost_record();
 }
 
+#ifdef __TARGET_ARCH_arm64
+#define SYSCALL_SCHED_YIELD 124
+#else
+#define SYSCALL_SCHED_YIELD 24
+#endif
+
+/* Yields that are further apart are not one wait. */
+#define YIELD_SPACING_NS 20000
+
+/* A shorter series is not worth a record. */
+#define MIN_YIELDS_NS 20000
+
+static __always_inline void end_yields(struct task_data *d, u32 tid)
+{
+	struct gdiag_stall r = {};
+
+	if (d->yielded_ns - d->yield_ns >= MIN_YIELDS_NS) {
+		r.hdr.type = GDIAG_REC_STALL;
+		r.hdr.tid = tid;
+		r.hdr.ts_ns = d->yield_ns;
+		r.dur_ns = d->yielded_ns - d->yield_ns;
+		r.kind = GDIAG_STALL_YIELD;
+		send(&r, sizeof(r), false);
+	}
+	d->yield_ns = 0;
+}
+
 static __always_inline struct pt_regs *user_regs(struct task_struct *t)
 {
 	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
+}
+
+/*
+ * The system call that a thread is in, from its saved user registers: no system call
+ * tracepoint, which would cost every call of the machine 200 ns. -1 outside of one.
+ */
+static __always_inline s16 syscall_nr(struct task_struct *t)
+{
+	struct pt_regs *regs = user_regs(t);
+	s64 nr;
+
+	if (!regs)
+		return GDIAG_NO_SYSCALL;
+#ifdef __TARGET_ARCH_arm64
+	nr = regs->syscallno;
+#else
+	nr = (s64)regs->orig_ax;
+#endif
+	/* The program may have put any number there. */
+	return nr >= 0 && nr < 0x7fff ? nr : GDIAG_NO_SYSCALL;
 }
 
 static __always_inline bool is_target(struct task_data *d)

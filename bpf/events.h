@@ -143,6 +143,7 @@ struct gdiag_cpu_wait {
 enum gdiag_stall_kind {
 	GDIAG_STALL_RECLAIM = 0,
 	GDIAG_STALL_COMPACTION = 1,
+	GDIAG_STALL_YIELD = 2, /* calls of sched_yield, one after another, which nobody else made use of */
 };
 
 struct gdiag_stall {

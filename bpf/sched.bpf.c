@@ -143,26 +143,6 @@ static __always_inline u32 task_state(struct task_struct *t)
 	return BPF_CORE_READ((struct task_struct___pre514 *)t, state);
 }
 
-/*
- * The system call that a thread is in, from its saved user registers: no system call
- * tracepoint, which would cost every call of the machine 200 ns. -1 outside of one.
- */
-static __always_inline s16 syscall_nr(struct task_struct *t)
-{
-	struct pt_regs *regs = user_regs(t);
-	s64 nr;
-
-	if (!regs)
-		return GDIAG_NO_SYSCALL;
-#ifdef __TARGET_ARCH_arm64
-	nr = regs->syscallno;
-#else
-	nr = (s64)regs->orig_ax;
-#endif
-	/* The program may have put any number there. */
-	return nr >= 0 && nr < 0x7fff ? nr : GDIAG_NO_SYSCALL;
-}
-
 static __always_inline bool is_throttled(struct task_struct *t)
 {
 	struct task_struct___throttled *tt = (void *)t;
@@ -415,6 +395,8 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 		flags |= GDIAG_SW_PREEMPT;
 
 	if (pt) {
+		if (p->yield_ns)
+			end_yields(p, prev->pid);
 		p->off_ns = now;
 		p->state = state;
 		p->nr = syscall_nr(prev);

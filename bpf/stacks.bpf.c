@@ -620,15 +620,37 @@ int sample_cpu(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
+/* It gave its CPU away and nobody took it: no switch tells of that. */
+static __noinline int on_yield(struct task_struct *t)
+{
+	struct task_data *d;
+	u64 now;
+
+	if (!t || syscall_nr(t) != SYSCALL_SCHED_YIELD)
+		return 0;
+	d = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (!is_recorded(d))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (d->yield_ns && now - d->yielded_ns > YIELD_SPACING_NS)
+		end_yields(d, t->pid);
+	if (!d->yield_ns)
+		d->yield_ns = now;
+	d->yielded_ns = now;
+	return 0;
+}
+
 /* The end of __schedule, in the thread that runs now. */
 SEC("tp_btf/sched_exit_tp")
-int BPF_PROG(resumed)
+int BPF_PROG(resumed, bool is_switch)
 {
 	struct cpu_data *c = this_cpu();
 	struct task_struct *t;
 	struct scratch *x;
 	u64 since;
 
+	if (!is_switch)
+		return on_yield(bpf_get_current_task_btf());
 	if (!c || !c->resumed_off_ns)
 		return 0;
 	since = c->resumed_off_ns;

@@ -385,11 +385,14 @@ pub struct CpuWait {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StallKind {
+    /// Direct reclaim, on the thread that needed memory.
     Reclaim,
     Compaction,
+    /// Calls of sched_yield one after another, while nobody else wanted the CPU.
+    Yields,
 }
 
-/// Direct reclaim or compaction, on the thread that needed memory.
+/// A thread ran without getting on with its own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
     pub tid: Tid,

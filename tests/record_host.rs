@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use gdiag::collect::process;
 use gdiag::event::{
-    Context, Define, Event, NameId, Process, Role, StackId, Switch, SwitchFlags, Task, TaskReason,
-    Tid, Wait,
+    Context, Define, Event, NameId, Process, Role, StackId, StallKind, Switch, SwitchFlags, Task,
+    TaskReason, Tid, Wait,
 };
 use gdiag::store::Reader;
 use gdiag::units::Nanos;
@@ -383,6 +383,32 @@ fn whoever_wakes_the_target_is_followed() {
         .tasks()
         .any(|t| t.pid.0 == stranger.0.id() && followed(&t)));
     assert_eq!(waits_of(&r, stranger.0.id()), 0);
+}
+
+#[test]
+fn yields_that_nobody_makes_use_of_are_seen() {
+    if !can_record() {
+        return;
+    }
+    // Alone on its CPU as far as possible, it is never switched off in a yield.
+    let script = "import os, time\nend = time.monotonic() + 0.2\nwhile time.monotonic() < end: os.sched_yield()\ntime.sleep(0.05)";
+    let r = recorded(&["--", "nice", "-n", "-10", "python3", "-c", script]);
+    let python = r
+        .tasks()
+        .find(|t| t.target && r.name(t.comm).starts_with("python"))
+        .expect("it was seen");
+    let mut yields = 0;
+    for event in &r.events {
+        if let Event::Stall(s) = event {
+            if s.kind == StallKind::Yields {
+                assert_eq!(s.tid, python.tid);
+                yields += s.dur.0;
+            }
+        }
+    }
+    // What others ran meanwhile are switches, and the rest of them is what the interpreter does in between.
+    let ms = yields / 1_000_000;
+    assert!((50..=210).contains(&ms), "{ms} ms of yields");
 }
 
 #[test]
@@ -758,8 +784,7 @@ os.wait()
         .name(accept.object)
         .starts_with("tcp listening on 127.0.0.1:"));
     assert_eq!(peer, None);
-    // Who has the other end may have been found later than the first time.
-    let (recv, peer) = *waits(Role::Connected).last().unwrap();
+    let (recv, peer) = waits(Role::Connected)[0];
     assert!(r.name(recv.object).starts_with("tcp 127.0.0.1:"));
     let client = r.tasks().find(|t| t.tid == recv.tid).unwrap();
     assert_eq!(peer, Some(client.ppid));

@@ -23,10 +23,7 @@ pub(super) fn cause_of(call: &Call) -> Option<Cause> {
         Class::Memcpy => Some(Cause::Sync),
         Class::Memory => Some(Cause::CudaMemory),
         Class::Module => Some(Cause::ModuleLoad),
-        Class::Context => Some(Cause::CudaApi),
-        Class::Other => {
-            (call.end.saturating_sub(call.start) > LAUNCH_SPACING).then_some(Cause::CudaApi)
-        }
+        Class::Context | Class::Other => Some(Cause::CudaApi),
         Class::Launch
         | Class::GraphLaunch
         | Class::MemcpyAsync

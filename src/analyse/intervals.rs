@@ -100,6 +100,11 @@ impl Intervals {
     }
 }
 
+/// For an interval that `t` belongs to.
+pub(super) fn just_after(t: Nanos) -> Nanos {
+    Nanos(t.0.saturating_add(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,6 +16,7 @@ mod futex;
 mod gaps;
 mod intervals;
 mod loaders;
+mod missing;
 mod overheads;
 mod partition;
 mod quality;

@@ -6,19 +6,20 @@
 //! on, up to [`MOST_WAKERS`] times (`walk`).
 #![forbid(unsafe_code)]
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use crate::analyse::calls::{self, Calls, Segment, LAUNCH_SPACING};
 use crate::analyse::cause::Cause;
-use crate::analyse::intervals::Intervals;
+use crate::analyse::futex::For;
+use crate::analyse::intervals::{just_after, Intervals};
 use crate::analyse::overheads::{Overhead, Overheads};
 use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId, StallKind};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -99,21 +100,32 @@ pub(super) struct Engine<'a> {
     near_call: Hint,
     /// When pages of managed memory came back from a device, by process.
     to_host: FxHashMap<Pid, Intervals>,
+    /// Does the second thread answer requests of the first?
+    pub(super) asked: RefCell<FxHashMap<(ThreadIdx, ThreadIdx), bool>>,
+    /// When children of a process were made.
+    births: FxHashMap<Pid, Vec<Nanos>>,
     /// Processes of which one thread only was ever seen.
     pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
     pub(super) switch_intervals: Vec<OnceCell<Intervals>>,
+    pub(super) usual_futex: Vec<OnceCell<Option<For>>>,
     /// Work for us inside the target.
     observer: Overheads,
     /// Loading and compiling.
     loading: Overheads,
 }
 
+const LOST: &str = "scheduling events were lost";
+
 impl<'a> Engine<'a> {
     pub(super) fn new(t: &'a Timeline) -> Self {
         let mut launching = HashSet::default();
         let mut single: FxHashMap<Pid, Option<ThreadIdx>> = FxHashMap::default();
+        let mut births: FxHashMap<Pid, Vec<Nanos>> = FxHashMap::default();
         for (idx, thread) in t.threads() {
+            if let Some(first) = thread.identities().iter().find(|i| i.pid.0 == thread.tid.0) {
+                births.entry(first.ppid).or_default().push(first.start);
+            }
             for pid in thread.identities().iter().map(|i| i.pid) {
                 let one = single.entry(pid).or_insert(Some(idx));
                 *one = one.filter(|&one| one == idx);
@@ -123,6 +135,7 @@ impl<'a> Engine<'a> {
                 launching.insert(t.pid(t.who(idx, t.end())));
             }
         }
+        births.values_mut().for_each(|times| times.sort_unstable());
         let spans = |keep: &dyn Fn(Cpu) -> bool| {
             let of = t.cpu_losses().iter().filter(|l| keep(l.cpu));
             Intervals::union_of(of.map(|l| (l.from, l.to)).collect())
@@ -140,8 +153,11 @@ impl<'a> Engine<'a> {
             lost_on,
             near_call: Hint::default(),
             to_host: to_host(t),
+            asked: RefCell::default(),
+            births,
             single,
             switch_intervals: vec![OnceCell::new(); t.threads().count()],
+            usual_futex: vec![OnceCell::new(); t.threads().count()],
             observer: Overheads::collect(t, |kind| {
                 matches!(
                     kind,
@@ -169,7 +185,7 @@ impl<'a> Engine<'a> {
     pub(super) fn explain(&self, task: Task, from: Nanos, to: Nanos, out: &mut Vec<Piece>) {
         for s in self.t.thread(task.thread).states(from, to) {
             let lost = |a, b, out: &mut Vec<Piece>| {
-                let what = What::Say("scheduling events were lost");
+                let what = What::Say(LOST);
                 self.push(task, a, b, Cause::UnknownMeasurement, what, out);
             };
             match self.losses_that_matter(&s) {
@@ -186,8 +202,21 @@ impl<'a> Engine<'a> {
                 }
                 // It may have run and waited for something else since: nothing is known before its next event.
                 Some(losses) => {
-                    let first = losses.within(s.span.0, s.span.1).next();
-                    let known = first.map_or(s.end, |l| l.0.clamp(s.start, s.end));
+                    let first = losses.within(s.span.0, just_after(s.span.1)).next();
+                    // Who ended the sleep, or where it ran next, can be what was lost.
+                    let needs_its_end = match s.state {
+                        State::Blocked(sleep) => {
+                            let group = sleep.syscall.map(|nr| self.t.syscalls().group(nr));
+                            waits::is_ended_by_others(&sleep, group)
+                        }
+                        State::Runnable { cpu, .. } => cpu.is_none(),
+                        State::Running { .. } | State::Unknown | State::Exited => false,
+                    };
+                    let known = match first {
+                        None => s.end,
+                        Some(_) if needs_its_end => s.start,
+                        Some(loss) => loss.0.clamp(s.start, s.end),
+                    };
                     if s.start < known {
                         self.observed(task, &s.part(s.start, known), out);
                     }
@@ -319,12 +348,17 @@ impl<'a> Engine<'a> {
                 return self.push(task, seg.start, seg.end, cause, what, out);
             }
             let mut at = seg.start;
-            for (start, end) in self.t.thread(task.thread).stalls(seg.start, seg.end) {
-                let start = start.max(at);
+            for stall in self.t.thread(task.thread).stalls(seg.start, seg.end) {
+                let end = Nanos(stall.start.0 + stall.dur.0);
+                let start = stall.start.max(at);
                 if start < end {
                     self.own_code(task, at, start, seg.call, out);
-                    let what = What::Say("direct reclaim or compaction");
-                    self.push(task, start, end, Cause::Reclaim, what, out);
+                    let (cause, what) = match stall.kind {
+                        StallKind::Reclaim => (Cause::Reclaim, "direct reclaim"),
+                        StallKind::Compaction => (Cause::Reclaim, "compaction"),
+                        StallKind::Yields => (Cause::Spin, "sched_yield, and nobody else to run"),
+                    };
+                    self.push(task, start, end, cause, What::Say(what), out);
                     at = end;
                 }
             }
@@ -405,42 +439,87 @@ impl<'a> Engine<'a> {
         out: &mut Vec<Piece>,
     ) {
         let thread = self.t.thread(task.thread);
-        sampled::by_doing(self.t, thread, (from, to), |start, end, doing| {
-            let (cause, what) = match doing {
-                Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
-                Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
-                Doing::Balancing => (
-                    Cause::NumaBalancing,
-                    What::Say("looking for memory to move to another NUMA node"),
-                ),
-                Doing::Forking => (
-                    Cause::Subprocess,
-                    What::Say("making a process, or copying memory that it shares with one"),
-                ),
-                // A loader that collects garbage is still late, and nobody does in a launch.
-                Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
-                Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
-                Doing::Spinning => (Cause::Spin, What::Say("spinning")),
-                Doing::Own => own,
-            };
-            self.push(task, start, end, cause, what, out);
-        });
+        let unbroken = |from, to| self.is_unbroken(task.thread, from, to);
+        let unseen = if self.forks(task.thread, from, to) {
+            Doing::Forking
+        } else {
+            Doing::Own
+        };
+        sampled::by_doing(
+            self.t,
+            thread,
+            (from, to),
+            unseen,
+            unbroken,
+            |start, end, doing| {
+                let (cause, what) = match doing {
+                    Doing::Reclaiming => (Cause::Reclaim, What::Say("reclaiming memory")),
+                    Doing::Faulting => (Cause::PageFault, What::Say("reading a mapped file")),
+                    Doing::Balancing => (
+                        Cause::NumaBalancing,
+                        What::Say("looking for memory to move to another NUMA node"),
+                    ),
+                    Doing::Forking => (
+                        Cause::Subprocess,
+                        What::Say("making a process, or copying memory that it shares with one"),
+                    ),
+                    // A loader that collects garbage is still late, and nobody does in a launch.
+                    Doing::Collecting | Doing::Spinning if task.is_loader() || in_launch => own,
+                    Doing::Collecting => (Cause::Gc, What::Say("collecting garbage")),
+                    Doing::Spinning => (Cause::Spin, What::Say("spinning")),
+                    Doing::Own => own,
+                };
+                self.push(task, start, end, cause, what, out);
+            },
+        );
+    }
+
+    /// A child of its process was made in a run that is not long enough to be sure of a sample.
+    fn forks(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
+        const PERIOD: Nanos = Nanos::from_millis(10);
+        let pid = self.t.pid(self.t.who(thread, from));
+        let Some(times) = self
+            .births
+            .get(&pid)
+            .filter(|_| to.saturating_sub(from) <= PERIOD)
+        else {
+            return false;
+        };
+        let next = times.get(times.partition_point(|&at| at < from));
+        next.is_some_and(|&at| at < to)
+    }
+
+    /// The thread neither slept nor called CUDA.
+    fn is_unbroken(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
+        const MOST: usize = 64;
+        let awake = |s: Stretch| matches!(s.state, State::Running { .. } | State::Runnable { .. });
+        let (called, _) = self.calls(thread).around(to);
+        let mut states = self.t.thread(thread).states(from, to).take(MOST);
+        called.is_none_or(|end| end <= from) && states.all(awake)
     }
 
     /// A short run between two calls is part of launching; a longer one is work of its own.
     fn between_calls(&self, thread: ThreadIdx, t: Nanos) -> (Cause, What) {
         let (before, next) = self.calls(thread).around(t);
         let what = next.map_or(What::Say("own code"), |c| What::Before(c.api()));
-        let short = before.zip(next).is_some_and(|(end, next)| {
-            self.t
-                .thread(thread)
-                .running_in(end, next.start, LAUNCH_SPACING)
-                <= LAUNCH_SPACING
-        });
-        if short {
-            (Cause::LaunchBound, what)
-        } else {
+        let Some((end, next)) = before.zip(next) else {
+            return (Cause::Compute, what);
+        };
+        let thread = self.t.thread(thread);
+        let is_lost = |s: Stretch| {
+            let losses = self.losses_that_matter(&s);
+            losses.is_some_and(|l| l.overlaps(s.span.0, just_after(s.span.1)))
+        };
+        if thread.running_in(end, next.start, LAUNCH_SPACING) > LAUNCH_SPACING {
             (Cause::Compute, what)
+        } else if next.start.saturating_sub(end) > LAUNCH_SPACING
+            && !self.lost_anywhere.is_empty()
+            && thread.states(end, next.start).any(is_lost)
+        {
+            // It may have run longer than is known.
+            (Cause::UnknownMeasurement, What::Say(LOST))
+        } else {
+            (Cause::LaunchBound, what)
         }
     }
 

@@ -5,8 +5,12 @@
 //! not known at all.
 #![forbid(unsafe_code)]
 
+use std::cell::OnceCell;
+
 use crate::analyse::busy::{Gap, Usage};
-use crate::analyse::intervals::Intervals;
+use crate::analyse::calls::LAUNCH_SPACING;
+use crate::analyse::intervals::{just_after, Intervals};
+use crate::analyse::missing::Missing;
 use crate::analyse::report::Quality;
 use crate::analyse::what::{missing_text, What};
 use crate::event::{Pid, Shim, ShimState};
@@ -34,8 +38,8 @@ pub(super) struct Coverage {
     pub(super) came_back: u64,
     /// Missing, and no known loss explains when.
     unplaced: u64,
-    /// Missing launches, by start.
-    missing: Vec<Nanos>,
+    /// Launches whose operation is missing, by start.
+    missing: Vec<CallIdx>,
     /// From here on launches had not come back yet when the recording ended.
     pending: Option<Nanos>,
 }
@@ -102,28 +106,41 @@ impl Trust {
             None => true,
         };
         for blind in t.blind().iter().filter(|b| uses(b.pid)) {
-            touched(
-                gaps,
-                blind.from,
-                blind.to,
-                What::Missing(blind.why),
-                &mut doubts,
-            );
+            let to = match blind.why {
+                // With the operations calls were lost; what comes next is judged by the one before it.
+                BlindBecause::RingFull => Nanos(blind.to.0.saturating_add(LAUNCH_SPACING.0)),
+                BlindBecause::CuptiDropped
+                | BlindBecause::ClockStep
+                | BlindBecause::NotCollecting
+                | BlindBecause::Silent => blind.to,
+            };
+            let what = What::Missing(blind.why);
+            touched(gaps, blind.from, to, what, &mut doubts);
         }
         for op in gpu.ops.iter().filter(|o| o.outlasts_followers()) {
             let what = What::Say("an operation with an impossible end");
             touched(gaps, op.start, op.end, what, &mut doubts);
         }
+        let others = OnceCell::new();
+        let missing = |launch, what, doubts: &mut Vec<(usize, What)>| {
+            let others = others.get_or_init(|| Missing::of(t, gpu));
+            if let Some((from, to)) = others.ran(launch) {
+                return touched(gaps, from, to, what, doubts);
+            }
+            // It ran at the first chance that the device had.
+            let launched = t.gpu().call_at(launch).start;
+            let gap = gaps.partition_point(|g| g.end <= launched);
+            if gap < gaps.len() {
+                doubts.push((gap, what));
+            }
+        };
         for (pid, _) in &gpu.users {
             let Some(coverage) = self.coverage.get(pid) else {
                 continue;
             };
+            let what = What::Say("an operation launched before is missing");
             for &launch in &coverage.missing {
-                // It ran at the first chance that the device had.
-                let gap = gaps.partition_point(|g| g.end <= launch);
-                if gap < gaps.len() {
-                    doubts.push((gap, What::Say("an operation launched before is missing")));
-                }
+                missing(launch, what, &mut doubts);
             }
             if let (Some(_), Some(last)) = (coverage.pending, gaps.last()) {
                 if last.next.is_none() {
@@ -139,13 +156,7 @@ impl Trust {
             }
             let what = What::Say("a record with impossible times");
             match t.gpu().call_by_correlation(record.pid, record.correlation) {
-                Some(call) => {
-                    let launch = t.gpu().call_at(call).start;
-                    let gap = gaps.partition_point(|g| g.end <= launch);
-                    if gap < gaps.len() {
-                        doubts.push((gap, what));
-                    }
-                }
+                Some(launch) => missing(launch, what, &mut doubts),
                 None => {
                     let from = record.seen.saturating_sub(UNDECIDED);
                     touched(gaps, from, record.seen, what, &mut doubts);
@@ -157,10 +168,6 @@ impl Trust {
         doubts.dedup_by_key(|d| d.0);
         doubts
     }
-}
-
-fn just_after(t: Nanos) -> Nanos {
-    Nanos(t.0.saturating_add(1))
 }
 
 fn touched(gaps: &[Gap], from: Nanos, to: Nanos, what: What, doubts: &mut Vec<(usize, What)>) {
@@ -218,10 +225,10 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
         } else if last_back.is_some_and(|last| i > last) {
             coverage.pending = coverage.pending.or(Some(call.start));
         } else if call.start >= undecided_from {
-            coverage.missing.push(call.start);
+            coverage.missing.push(c);
         } else {
             coverage.expected += 1;
-            coverage.missing.push(call.start);
+            coverage.missing.push(c);
             let recorded_by = Nanos(call.end.0.saturating_add(RECORDED_WITHIN.0));
             let placed = blind.overlaps(call.start, just_after(recorded_by));
             coverage.unplaced += u64::from(!placed);

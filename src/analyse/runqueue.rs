@@ -97,6 +97,11 @@ impl Engine<'_> {
         let short = s.len() < SLOW_WAKE;
         match ran {
             Some(tid) if tid.0 != 0 && tid != thread.tid => {
+                let other = self.t.find(tid).map(|other| self.t.who(other, s.start));
+                let helper = other.and_then(|other| self.gives_way(task, other, s));
+                if let Some(helper) = helper {
+                    return self.explain(helper, s.start, s.end, out);
+                }
                 let (cause, what) = self.ran_instead(task.thread, tid, s);
                 self.push(task, s.start, s.end, cause, what, out);
             }

@@ -9,7 +9,7 @@ use crate::model::frames::CallTraits;
 use crate::model::names::Traits;
 use crate::model::ops::Call;
 use crate::model::samples::SampleMark;
-use crate::model::thread::{State, Stretch, Thread};
+use crate::model::thread::{State, Stretch, Thread, Why};
 use crate::model::Timeline;
 use crate::units::Nanos;
 
@@ -137,33 +137,96 @@ impl Loop {
     }
 }
 
-/// Divides `[from, to)` of a running thread by what it ran for: each moment is like the timer's sample
-/// next to it. Without a sample it was work of its own.
+/// Shorter runs are not worth a search around them.
+const SHORT_RUN: Nanos = Nanos::from_micros(50);
+
+/// A sample tells of what was run without a break before and after it, so far at most: two periods of the timer.
+const REACH: Nanos = Nanos::from_millis(20);
+
+/// Where a thread was when it lost its CPU, which it did not choose: as good as a sample of the timer.
+fn lost_cpu(thread: &Thread, s: &Stretch) -> Option<SampleMark> {
+    match s.state {
+        State::Runnable {
+            why: Why::Preempted | Why::Throttled | Why::Yielded,
+            ..
+        } => thread.off_stack(s.span.0).copied(),
+        State::Runnable {
+            why: Why::Woken | Why::New,
+            ..
+        }
+        | State::Unknown
+        | State::Running { .. }
+        | State::Blocked(_)
+        | State::Exited => None,
+    }
+}
+
+/// What a thread did at some moments of `[from, to)`, in which it ran.
+fn moments(
+    t: &Timeline,
+    thread: &Thread,
+    (from, to): (Nanos, Nanos),
+    unbroken: impl Fn(Nanos, Nanos) -> bool,
+) -> Vec<(Nanos, Doing)> {
+    let inside = thread.samples_in(from, to);
+    let loops = Loop::of(t, inside);
+    let in_loop = |s: &SampleMark| loops.is_some_and(|l| l.contains(s));
+    let timer = inside.iter().filter(|s| s.is_cpu());
+    let mut found: Vec<(Nanos, Doing)> = timer
+        .map(|s| match doing(t, s) {
+            Doing::Own if in_loop(s) => (s.ts, Doing::Spinning),
+            other => (s.ts, other),
+        })
+        .collect();
+    if to.saturating_sub(from) < SHORT_RUN {
+        return found;
+    }
+    let state_at = |at: Nanos| thread.states(at, Nanos(at.0.saturating_add(1))).next();
+    let lost_at = |at| state_at(at).and_then(|s| lost_cpu(thread, &s));
+    if let Some(sample) = lost_at(from.saturating_sub(Nanos(1))) {
+        found.insert(0, (from, doing(t, &sample)));
+    }
+    if let Some(sample) = lost_at(to) {
+        found.push((to, doing(t, &sample)));
+    }
+    if found.is_empty() {
+        let earlier = thread.samples_in(from.saturating_sub(REACH), from);
+        let before = earlier.iter().rev().find(|s| s.is_cpu());
+        let later = thread.samples_in(to, Nanos(to.0.saturating_add(REACH.0)));
+        let after = later.iter().find(|s| s.is_cpu());
+        let before = before.filter(|s| unbroken(s.ts, from));
+        let after = after.filter(|s| unbroken(to, s.ts));
+        found.extend(before.map(|s| (from, doing(t, s))));
+        found.extend(after.map(|s| (to, doing(t, s))));
+    }
+    found
+}
+
+/// Divides `[from, to)` of a running thread by what it ran for: each moment is like the one next to it of
+/// which there is a sample, and without any `unseen`. `unbroken`: between these times the thread neither slept
+/// nor called CUDA.
 pub(super) fn by_doing(
     t: &Timeline,
     thread: &Thread,
     (from, to): (Nanos, Nanos),
+    unseen: Doing,
+    unbroken: impl Fn(Nanos, Nanos) -> bool,
     mut each: impl FnMut(Nanos, Nanos, Doing),
 ) {
-    let samples = if thread.samples().is_empty() {
-        &[]
+    let known = if thread.samples().is_empty() {
+        Vec::new()
     } else {
-        thread.samples_in(from, to)
+        moments(t, thread, (from, to), unbroken)
     };
     let mut at = from;
-    let mut last: Option<(&SampleMark, Doing)> = None;
-    let loops = Loop::of(t, samples);
-    for sample in samples.iter().filter(|s| s.is_cpu()) {
-        let now = match doing(t, sample) {
-            Doing::Own if loops.is_some_and(|l| l.contains(sample)) => Doing::Spinning,
-            other => other,
-        };
+    let mut last: Option<(Nanos, Doing)> = None;
+    for (time, now) in known {
         if let Some((before, was)) = last.filter(|l| l.1 != now) {
-            let middle = Nanos(before.ts.0 + sample.ts.saturating_sub(before.ts).0 / 2);
+            let middle = Nanos(before.0 + time.saturating_sub(before).0 / 2);
             each(at, middle, was);
             at = middle;
         }
-        last = Some((sample, now));
+        last = Some((time, now));
     }
-    each(at, to, last.map_or(Doing::Own, |l| l.1));
+    each(at, to, last.map_or(unseen, |l| l.1));
 }

@@ -181,6 +181,11 @@ pub(super) fn classify(sleep: &Sleep, group: Option<Group>, object: Object, stac
     }
 }
 
+/// Whether it is for others to end the sleep: then who did is a part of its cause.
+pub(super) fn is_ended_by_others(sleep: &Sleep, group: Option<Group>) -> bool {
+    sleep.state.unwrap_or(0) & UNINTERRUPTIBLE == 0 && group != Some(Group::Sleep)
+}
+
 /// When the system call is unknown or says little.
 fn by_stack(stack: Traits) -> Wait {
     const TABLE: [(u32, Wait); 12] = [

@@ -21,6 +21,9 @@ use crate::units::Nanos;
 /// Between two waits of one series a thread runs no longer than this.
 const SERIES_SPACING: Nanos = Nanos::from_micros(200);
 
+/// The softirq in which packets are received.
+pub(super) const NET_RX: u16 = 3;
+
 /// What a wait comes down to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -164,7 +167,9 @@ impl Engine<'_> {
             (Some(event::Role::Listening | event::Role::Accepted), _) => Cause::NoDemand,
             (Some(event::Role::Connected), Some(Context::SoftIrq(_)) | None) => Cause::Network,
             // Servers wait for requests in epoll; a client that waits for its answer polls one socket.
-            (None, Some(Context::SoftIrq(_)) | None) if epoll => Cause::NoDemand,
+            (None, Some(Context::SoftIrq(_)) | None) if epoll && !task.is_loader() => {
+                Cause::NoDemand
+            }
             (None, Some(Context::SoftIrq(_))) => Cause::Network,
             // Nothing came until the time that it had set itself.
             (None, Some(Context::Timer)) if !epoll => Cause::Sleep,
@@ -235,9 +240,10 @@ impl Engine<'_> {
             return Role::Dispatcher;
         }
         let waiter = self.t.who(task.thread, s.start);
-        let own = task.is_loader() && self.t.pid(by) == self.t.pid(waiter);
+        let same_process = self.t.pid(by) == self.t.pid(waiter);
+        let own = || same_process && (task.is_loader() || self.works_ahead(task.thread, by, s));
         Role::Helper {
-            loader: own
+            loader: own()
                 || self.is_loader(task.thread, by, s)
                 || self.waits_for_loader(task.thread, by, s),
         }
@@ -292,11 +298,17 @@ impl Engine<'_> {
     /// thread that sent it.
     pub(super) fn ended_by(&self, wake: Wake, object: NameId) -> Option<Who> {
         let t = self.t;
-        let Context::SoftIrq(_) = wake.context else {
+        let Context::SoftIrq(vector) = wake.context else {
             return task_waker(t, wake);
         };
-        let peer = t.names().endpoint(object)?.peer?;
+        let endpoint = t.names().endpoint(object)?;
         let current = t.find(wake.waker).map(|thread| t.who(thread, wake.at));
+        let Some(peer) = endpoint.peer else {
+            // Packets come through the loopback device from nobody else.
+            let local = vector == NET_RX && is_loopback(t.name(object));
+            let sends = |w: &Who| t.identity(*w).is_some_and(|id| !id.kthread);
+            return current.filter(|w| local && wake.waker != Tid(0) && sends(w));
+        };
         let only = || Some(t.who((*self.single.get(&peer)?)?, wake.at));
         current.filter(|&w| t.pid(w) == peer).or_else(only)
     }
@@ -336,10 +348,17 @@ impl Engine<'_> {
     }
 }
 
+/// The other end of `tcp 127.0.0.1:4000 -> 127.0.0.1:5000` is on this machine.
+fn is_loopback(object: &str) -> bool {
+    let other = ["-> ", "<- "]
+        .iter()
+        .find_map(|arrow| object.split(arrow).nth(1));
+    other.is_some_and(|o| o.starts_with("127.") || o.starts_with("[::1]"))
+}
+
 /// A wait that cannot be followed further: of a loader it is still the loader's time.
 pub(super) fn unfinished(task: Task, cause: Cause, asleep: &Asleep) -> Verdict {
-    let lost = matches!(cause, Cause::Other | Cause::NoDemand | Cause::Sleep);
-    let cause = if task.is_loader() && lost {
+    let cause = if task.is_loader() && cause == Cause::Other {
         Cause::DataLoading
     } else {
         cause

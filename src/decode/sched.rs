@@ -292,10 +292,10 @@ fn event(
             tid: Tid(s.hdr.tid),
             start: Nanos(s.hdr.ts_ns),
             dur: Nanos(s.dur_ns),
-            kind: if s.kind == stall_kind::GDIAG_STALL_COMPACTION.0 {
-                StallKind::Compaction
-            } else {
-                StallKind::Reclaim
+            kind: match stall_kind(s.kind) {
+                stall_kind::GDIAG_STALL_COMPACTION => StallKind::Compaction,
+                stall_kind::GDIAG_STALL_YIELD => StallKind::Yields,
+                _ => StallKind::Reclaim,
             },
         }),
         Record::Signal(s) => Event::Signal(Signal {

@@ -206,6 +206,13 @@ const COLLECTOR: &[&str] = &[
     "_Py_RunGC",
     "_PyGC_Collect",
     "PyGC_Collect",
+    "update_refs",
+    "subtract_refs",
+    "move_unreachable",
+    "visit_decref",
+    "visit_reachable",
+    "untrack_tuples",
+    "untrack_dicts",
 ];
 
 /// Behind `threading.Lock` and its kin.

@@ -101,6 +101,19 @@ pub struct Timeline {
     syscalls: Option<syscall::Table>,
 }
 
+/// When events of the scheduler were lost, in order and apart. `losses` are in order.
+fn lost_events(losses: &[Loss]) -> Vec<(Nanos, Nanos)> {
+    let mut lost: Vec<(Nanos, Nanos)> = Vec::new();
+    for loss in losses {
+        match (loss.source, lost.last_mut()) {
+            (LossSource::Bpf(_), Some(last)) if loss.from <= last.1 => last.1 = last.1.max(loss.to),
+            (LossSource::Bpf(_), _) => lost.push((loss.from, loss.to)),
+            (LossSource::ShimRing(_) | LossSource::Cupti(_) | LossSource::ClockStep, _) => {}
+        }
+    }
+    lost
+}
+
 /// Ids of CPUs above this come from a broken recording.
 const MAX_CPUS: usize = 1 << 14;
 
@@ -225,9 +238,11 @@ impl Timeline {
         self.gpu.finish(|id| names.get(id).to_string());
         let start = self.start();
         let table = self.syscalls();
+        self.losses.sort_by_key(|l| (l.from, l.to));
+        let lost = lost_events(&self.losses);
         for thread in &mut self.threads {
             thread.launches = self.gpu.finish_thread(thread.calls_mut());
-            thread.finish(start, |nr| table.group(nr) == syscall::Group::Yield);
+            thread.finish(start, &lost, |nr| table.group(nr) == syscall::Group::Yield);
         }
         for cpu in &mut self.cpus {
             cpu.finish();
@@ -235,7 +250,6 @@ impl Timeline {
         self.find_wakers();
         self.signals.sort_by_key(|s| s.ts);
         self.shims.sort_by_key(|s| (s.pid, s.ts));
-        self.losses.sort_by_key(|l| (l.from, l.to));
         self.place_losses();
     }
 

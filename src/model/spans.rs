@@ -93,10 +93,12 @@ const _: () = assert!(std::mem::size_of::<Mark>() == 24);
 const _: () = assert!(std::mem::size_of::<Span>() == 24);
 
 /// Turns sorted marks into spans.
-pub(super) struct Builder<F> {
+pub(super) struct Builder<'a, F> {
     /// Every event of the thread was recorded, so what lies between two is certain.
     followed: bool,
     begin: Nanos,
+    /// When events of any CPU were lost, in order and apart.
+    losses: &'a [(Nanos, Nanos)],
     is_yield: F,
     spans: Vec<Span>,
     /// A wake that came while the thread still ran.
@@ -106,11 +108,17 @@ pub(super) struct Builder<F> {
 /// A wake may be stamped just before the switch-out that it ends, on another CPU.
 const EARLY_WAKE: u64 = 50_000;
 
-impl<F: Fn(u16) -> bool> Builder<F> {
-    pub(super) fn new(followed: bool, begin: Nanos, is_yield: F) -> Self {
+impl<'a, F: Fn(u16) -> bool> Builder<'a, F> {
+    pub(super) fn new(
+        followed: bool,
+        begin: Nanos,
+        losses: &'a [(Nanos, Nanos)],
+        is_yield: F,
+    ) -> Self {
         Builder {
             followed,
             begin,
+            losses,
             is_yield,
             spans: Vec::new(),
             early_wake: None,
@@ -134,10 +142,22 @@ impl<F: Fn(u16) -> bool> Builder<F> {
         });
     }
 
-    /// The span before `mark` cannot be what it seemed: an event in it was lost.
-    fn distrust(&mut self) {
-        if let Some(last) = self.spans.last_mut() {
-            last.kind = SpanKind::Unknown;
+    /// The span before `mark` cannot be what it seemed to its end: an event in it was lost. Where it is
+    /// known when events were, it is what it seemed until then.
+    fn distrust(&mut self, mark: &Mark) {
+        let Some(last) = self.spans.last_mut() else {
+            return;
+        };
+        let first = self.losses.partition_point(|l| l.1 < last.start);
+        match self.losses.get(first) {
+            Some(loss) if last.start < loss.0 && loss.0 < mark.ts => {
+                let from = Mark {
+                    ts: loss.0,
+                    ..*mark
+                };
+                self.push(&from, SpanKind::Unknown);
+            }
+            Some(_) | None => last.kind = SpanKind::Unknown,
         }
     }
 
@@ -180,8 +200,10 @@ impl<F: Fn(u16) -> bool> Builder<F> {
                 MarkKind::Exit => self.push(mark, SpanKind::Exited),
             }
         }
-        if !self.followed && self.kind() == SpanKind::Running {
-            self.distrust();
+        if let Some(last) = self.spans.last_mut() {
+            if !self.followed && last.kind == SpanKind::Running {
+                last.kind = SpanKind::Unknown;
+            }
         }
         self.spans.shrink_to_fit();
         self.spans
@@ -207,7 +229,7 @@ impl<F: Fn(u16) -> bool> Builder<F> {
                 | SpanKind::Throttled
                 | SpanKind::New
                 | SpanKind::Blocked
-                | SpanKind::Exited => self.distrust(),
+                | SpanKind::Exited => self.distrust(mark),
             },
         }
         let flags = SwitchFlags(mark.flags);
@@ -242,7 +264,7 @@ impl<F: Fn(u16) -> bool> Builder<F> {
 
     fn on(&mut self, mark: &Mark) {
         if self.kind() == SpanKind::Running {
-            self.distrust();
+            self.distrust(mark);
         }
         self.early_wake = None;
         // Nothing before: it waited for a CPU or slept, nobody knows which.

@@ -257,8 +257,14 @@ impl Thread {
         self.stalls.push(stall);
     }
 
-    /// Sorts everything and makes the spans. `is_yield` knows sched_yield's number.
-    pub(super) fn finish(&mut self, recording_start: Nanos, is_yield: impl Fn(u16) -> bool) {
+    /// Sorts everything and makes the spans. `losses` are times in which events of the scheduler were
+    /// lost, in order and apart; `is_yield` knows sched_yield's number.
+    pub(super) fn finish(
+        &mut self,
+        recording_start: Nanos,
+        losses: &[(Nanos, Nanos)],
+        is_yield: impl Fn(u16) -> bool,
+    ) {
         self.identities.sort_by_key(|i| i.from);
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
@@ -282,7 +288,7 @@ impl Thread {
             marks.retain(|m| m.ts >= from);
         }
         let followed = self.is_followed();
-        self.spans = Builder::new(followed, recording_start, is_yield).run(&marks);
+        self.spans = Builder::new(followed, recording_start, losses, is_yield).run(&marks);
     }
 
     /// It belongs to what was recorded.
@@ -332,8 +338,8 @@ impl Thread {
         &self.calls
     }
 
-    /// Time stalled on memory within `[from, to)`, by start.
-    pub fn stalls(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
+    /// Stalls within `[from, to)`, cut to it, by start.
+    pub fn stalls(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Stall> + '_ {
         let reach = from.saturating_sub(self.longest_stall);
         let first = self.stalls.partition_point(|s| s.start < reach);
         self.stalls[first..]
@@ -341,9 +347,14 @@ impl Thread {
             .take_while(move |s| s.start < to)
             .map(move |s| {
                 let end = Nanos(s.start.0.saturating_add(s.dur.0));
-                (s.start.max(from), end.min(to))
+                let start = s.start.max(from);
+                Stall {
+                    start,
+                    dur: end.min(to).saturating_sub(start),
+                    ..*s
+                }
             })
-            .filter(|(start, end)| start < end)
+            .filter(|s| s.dur > Nanos::ZERO)
     }
 
     /// States that cover `[from, to)` exactly, in order.
@@ -536,10 +547,14 @@ mod tests {
     /// The states of a target from 0 to 100 with their starts, by letter: Running, runnable (W), Blocked,
     /// Unknown, Exited.
     fn story(make: impl FnOnce(&mut Thread)) -> String {
+        story_with_losses(&[], make)
+    }
+
+    fn story_with_losses(losses: &[(Nanos, Nanos)], make: impl FnOnce(&mut Thread)) -> String {
         let mut thread = Thread::new(Tid(1));
         thread.call(0);
         make(&mut thread);
-        thread.finish(Nanos(0), |_| false);
+        thread.finish(Nanos(0), losses, |_| false);
         let mut at = Nanos(0);
         let mut text = Vec::new();
         for s in thread.states(Nanos(0), Nanos(100)) {
@@ -650,12 +665,36 @@ mod tests {
     }
 
     #[test]
+    fn what_was_before_a_loss_stays_known() {
+        let losses = [(Nanos(1), Nanos(2)), (Nanos(20), Nanos(30))];
+        // It left its CPU in the loss.
+        let text = story_with_losses(&losses, |t| {
+            t.on(Nanos(10), Cpu(1));
+            t.on(Nanos(40), Cpu(2));
+        });
+        assert_eq!(text, "U0 R10 U20 R40");
+        // It was woken before the loss, and got a CPU in it.
+        let text = story_with_losses(&losses, |t| {
+            off(t, 10, 1, 1);
+            t.wake(Nanos(15), Cpu(1), Tid(9), Context::Task);
+            off(t, 40, 1, 1);
+        });
+        assert_eq!(text, "R0 B10 W15 U20 B40");
+        // None of the losses was then.
+        let text = story_with_losses(&losses, |t| {
+            t.on(Nanos(30), Cpu(1));
+            t.on(Nanos(40), Cpu(2));
+        });
+        assert_eq!(text, "U0 U30 R40");
+    }
+
+    #[test]
     fn a_foreign_thread_is_known_only_between_coming_and_leaving() {
         let mut thread = Thread::new(Tid(1));
         thread.on(Nanos(10), Cpu(1));
         off(&mut thread, 20, 1, 1);
         thread.on(Nanos(50), Cpu(1));
-        thread.finish(Nanos(0), |_| false);
+        thread.finish(Nanos(0), &[], |_| false);
         let states: Vec<_> = thread
             .states(Nanos(0), Nanos(100))
             .map(|s| s.state)

@@ -365,7 +365,7 @@ codes!(migration_code, migration_from, MigrationKind {
     ToDevice = 1, ToHost = 2, DeviceFaults = 3,
 });
 codes!(role_code, role_from, Role { Connected = 1, Accepted = 2, Listening = 3 });
-codes!(stall_code, stall_from, StallKind { Reclaim = 0, Compaction = 1 });
+codes!(stall_code, stall_from, StallKind { Reclaim = 0, Compaction = 1, Yields = 2 });
 codes!(domain_code, domain_from, ApiDomain { Runtime = 0, Driver = 1 });
 codes!(shim_code, shim_from, ShimState {
     Dormant = 0, Active = 1, Paused = 2, Busy = 3, Failed = 4,

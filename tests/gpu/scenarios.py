@@ -4,7 +4,7 @@
   scenarios.py [--quick] [--only CASE[,CASE]] [--budget 420] [--score BIN] [--driver torch|cuda]
 
 GDIAG names the binary (default: target/release/gdiag). Needs root, a GPU, gcc, and a python3 with torch (with --driver
-cuda not: then a simulated GPU does, too). Cases are in faults.py; those of a group share a process, a recording and
+cuda not: then a simulated GPU does, too). Cases are in faults_*.py; those of a group share a process, a recording and
 its order of faults, and their twins, which must make no gap of that cause, another.
 
 Writes to $OUT (or target/gpu): scenarios.tar.gz with each recording's NAME.report.json, NAME.report.txt and
@@ -75,14 +75,6 @@ def end(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(3)
-
-
-def wait_for(path, process, seconds):
-    deadline = time.monotonic() + seconds
-    while not os.path.exists(path):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise Skip(f"{os.path.basename(path)} was not made by {process.args[1:4]}")
-        time.sleep(0.02)
 
 
 class Cgroup:
@@ -249,10 +241,6 @@ class Bench:
             return ["--cgroup", Cgroup(outside).path], None
         if group == "network":
             return ["--peer", far_peer(outside, self.tmp)], None
-        if group == "shared":
-            ready = self.tmp + "/neighbour"
-            wait_for(ready, outside.start(*FAULTS, "--be-neighbour", ready), 20)
-            return [], None
         return [], None
 
     def record(self, group, twin, gaps, data, truth):
@@ -261,11 +249,12 @@ class Bench:
         try:
             more, writer = self.prepare(group, gaps, outside)
             flags = ["--unified-memory"] if group == "managed" and self.managed else []
+            limit = int(min(GROUPS[group], max(self.left(), 10)))
             command = [GDIAG, "record", "-o", data, *flags, "--", *FAULTS, group, "--lib", self.lib, "--truth", truth, "--gaps", str(gaps),
-                       "--driver", self.args.driver, "--scratch", self.args.scratch, *more]
+                       "--driver", self.args.driver, "--scratch", self.args.scratch, "--limit", str(limit), *more]
             command += ["--twin"] if twin else []
             command += ["--only", self.args.only] if self.args.only else []
-            status, stdout, stderr = self.run(command, min(GROUPS[group], max(self.left(), 10)))
+            status, stdout, stderr = self.run(command, limit + 10)
             if writer and status == 0:
                 writer[0].wait(5)
                 shutil.copy(writer[1], truth)
@@ -384,9 +373,9 @@ def compare(report, truth):
     gpus = [sorted((part for gap in gpu.get("gaps") or [] for part in gap["parts"]), key=lambda part: part["start_ns"]) for gpu in report.get("gpus") or []]
     starts = [[part["start_ns"] for part in parts] for parts in gpus]
     for line in truth:
-        row = rows.setdefault(line["case"], {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
+        row = rows.setdefault((line["case"], line["cause"]), {"case": line["case"], "cause": line["cause"], "gaps": 0, "truth": 0, "idle": 0, "right": 0,
                                              "wrong": collections.Counter()})
-        steps = seen.setdefault(line["case"], set())
+        steps = seen.setdefault((line["case"], line["cause"]), set())
         row["truth"] += line["ns"]
         parts = []
         if line["device"] < len(gpus):

@@ -157,11 +157,32 @@ fn migrations_are_left_alone_unless_they_are_asked_for() {
     assert_eq!((records.migrations.len(), refused), (0, 0));
 }
 
+/// As a CUPTI may that does not know the devices before `cuInit` is over.
+#[test]
+fn a_cupti_that_refuses_unified_memory_at_first_is_asked_again() {
+    let env = [
+        START,
+        (ENV_UNIFIED_MEMORY, "1"),
+        // One for each scope.
+        ("GDIAG_SIM_UNIFIED_MEMORY_REFUSALS", "2"),
+    ];
+    let Some(mut target) = Target::start(&env) else {
+        return;
+    };
+    let mut collector = Collector::attach(&target);
+    target.wait_until("it is not refused any more", |_| {
+        collector.control().refused_kinds.load(Ordering::Relaxed) == 0
+    });
+    target.ask("migrate");
+    target.exit();
+    assert_eq!(collector.read().migrations.len(), 2);
+}
+
 #[test]
 fn a_cupti_that_refuses_unified_memory_records_all_else() {
     let env = [
         (ENV_UNIFIED_MEMORY, "1"),
-        ("GDIAG_SIM_NO_UNIFIED_MEMORY", "1"),
+        ("GDIAG_SIM_UNIFIED_MEMORY_REFUSALS", "1000"),
     ];
     let Some((records, refused)) = migrate(&env) else {
         return;

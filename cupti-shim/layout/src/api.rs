@@ -44,7 +44,7 @@ pub enum Class {
     StreamWait,
     /// Allocates, frees, maps or page-locks memory; many of these synchronise.
     Memory,
-    /// Loads or builds code: modules, libraries, linking, graph instantiation and update.
+    /// Loads or builds code: modules, libraries, linking; captures, instantiates, updates or destroys graphs.
     Module,
     /// Puts a host function into a stream.
     HostFunc,
@@ -236,6 +236,10 @@ const DRIVER: &[Row] = &[
     row(Module, "cuLinkAddData_v2", &[382]),
     row(Module, "cuLinkAddFile_v2", &[383]),
     row(Module, "cuGraphInstantiate", &[513]),
+    row(Module, "cuStreamBeginCapture", &[495, 496, 539, 540]),
+    row(Module, "cuStreamEndCapture", &[497, 498]),
+    row(Module, "cuGraphExecDestroy", &[516]),
+    row(Module, "cuGraphDestroy", &[517]),
     row(Module, "cuGraphExecUpdate", &[561]),
     row(Module, "cuGraphInstantiate_v2", &[578]),
     row(Module, "cuGraphUpload", &[580, 581]),
@@ -341,6 +345,10 @@ const RUNTIME: &[Row] = &[
     row(Memory, "cudaMemPoolDestroy", &[384]),
     row(Memory, "cudaMallocFromPoolAsync", &[391, 392]),
     row(Module, "cudaGraphInstantiate", &[310, 443]),
+    row(Module, "cudaGraphExecDestroy", &[313]),
+    row(Module, "cudaGraphDestroy", &[314]),
+    row(Module, "cudaStreamBeginCapture", &[315, 316]),
+    row(Module, "cudaStreamEndCapture", &[319, 320]),
     row(Module, "cudaGraphExecUpdate", &[335]),
     row(Module, "cudaGraphUpload", &[348, 349]),
     row(Module, "cudaGraphInstantiateWithFlags", &[418]),

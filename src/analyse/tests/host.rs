@@ -887,6 +887,63 @@ fn a_thread_that_hands_on_what_a_loader_delivers_is_no_lock() {
 }
 
 #[test]
+fn a_run_in_which_a_child_is_made_is_the_price_of_the_child() {
+    let forks = |to| {
+        after(before().born(2_500, 900, 900, MAIN, "true").main_sleeps(
+            (to, 9_000),
+            S,
+            Some(WAIT4),
+            Some(900),
+        ))
+    };
+    assert_eq!(total(&forks(3_000), Cause::Subprocess), 8_900);
+    // A thread is no child.
+    let r = after(before().born(2_500, 150, 100, MAIN, "python3"));
+    assert_eq!(total(&r, Cause::Subprocess), 0);
+}
+
+#[test]
+fn who_asks_and_launches_before_it_waits_is_served_by_a_loader() {
+    let asked = |launches: bool| {
+        let mut story = before()
+            .runs(100, 2, CHILD)
+            .sleeps(200, 2, CHILD, S, Some(READ))
+            .wakes(700, MAIN, CHILD)
+            .runs(705, 2, CHILD);
+        if launches {
+            story = story.call(MAIN, STREAM_WAIT, (800, 802));
+        }
+        let r = after(story.main_sleeps((1_000, 9_000), S, Some(POLL), Some(CHILD)));
+        total(&r, Cause::DataLoading)
+    };
+    assert_eq!((asked(false), asked(true)), (0, 8_000));
+}
+
+#[test]
+fn who_loses_the_cpu_to_the_helper_that_it_asked_waits_for_it() {
+    let asks = |times: i64| {
+        let mut story = before().runs(100, 1, CHILD);
+        story = story.sleeps(150, 1, CHILD, S, Some(READ));
+        for i in 0..times {
+            let at = 1_000 + i * 1_000;
+            story = story
+                .wakes(at - 10, MAIN, CHILD)
+                .runs(at - 5, 2, CHILD)
+                .main_sleeps((at, at + 500), S, Some(READ), Some(CHILD))
+                .sleeps(at + 510, 2, CHILD, S, Some(READ));
+        }
+        let story = story
+            .wakes(5_990, MAIN, CHILD)
+            .switch(6_000, 1, MAIN, CHILD)
+            .leaves(8_000, 1, CHILD, S, Some(READ), 0)
+            .switch(8_000, 1, CHILD, MAIN);
+        total(&after(story), Cause::Oversubscribed)
+    };
+    // Without a habit nobody knows whether it would have gone on.
+    assert_eq!((asks(0), asks(3)), (2_000, 0));
+}
+
+#[test]
 fn a_child_that_works_ahead_is_a_loader_and_one_that_answers_is_a_helper() {
     let ahead = after(before().runs(500, 2, CHILD).main_sleeps(
         (1_000, 9_000),

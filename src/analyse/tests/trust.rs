@@ -69,6 +69,10 @@ fn lost_scheduling_events_hide_the_time_that_they_were_lost_in() {
     // It may have been woken and sleep on something else now, up to its next event.
     let r = all(asleep.lost(LossSource::Bpf(Cpu(3)), 7, (1_200, 1_300)));
     assert_eq!(total(&r, Cause::UnknownMeasurement), 700);
+    // What it waits for is who ends the wait.
+    let waits = steady(3).main_sleeps((1_110, 1_900), S, Some(FUTEX), None);
+    let r = all(waits.lost(LossSource::Bpf(Cpu(3)), 7, (1_200, 1_300)));
+    assert_eq!(total(&r, Cause::UnknownMeasurement), 790);
 }
 
 #[test]
@@ -94,7 +98,8 @@ fn one_missing_operation_among_thousands_makes_its_gap_unknown() {
 #[test]
 fn a_loss_that_can_be_placed_does_not_hide_everything() {
     let story = drop_ops(steady(1_000), |i| (100..150).contains(&i));
-    let r = all(story.lost(LossSource::ShimRing(Pid(100)), 50, (99_900, 150_100)));
+    // A call that was lost within 50 µs before a gap would be a part of what it is judged by.
+    let r = all(story.lost(LossSource::ShimRing(Pid(100)), 50, (99_900, 150_040)));
     assert!(r.gpus[0].idle.is_some());
     assert_eq!(r.quality.gpu_coverage, Some(0.95));
     assert_eq!(doubtful(&r), [99_100]);

@@ -253,6 +253,29 @@ fn a_packet_from_this_machine_is_its_senders_doing() {
 }
 
 #[test]
+fn over_the_loopback_device_nobody_else_sends() {
+    let wait = |object: &str, current| {
+        let r = after(
+            before()
+                .followed(60, ENGINE, 500, "engine", TaskState::Running)
+                .endpoint(object, Role::Connected, None)
+                .awaits(
+                    (MAIN, 1),
+                    (1_000, 9_000),
+                    (RECVFROM, object),
+                    (current, NET_RX),
+                ),
+        );
+        blamed(&r)
+    };
+    let here = "tcp 127.0.0.1:4000 -> 127.0.0.1:5000";
+    assert_eq!(wait(here, ENGINE), ("host.compute", ENGINE));
+    assert_eq!(wait(here, IDLE), ("host.network", MAIN));
+    let away = "tcp 127.0.0.1:4000 -> 10.0.0.7:5000";
+    assert_eq!(wait(away, ENGINE), ("host.network", MAIN));
+}
+
+#[test]
 fn the_only_thread_of_a_peer_is_known_whoever_delivered_its_packet() {
     let r = after(
         before()

@@ -393,7 +393,11 @@ fn migration() -> impl Strategy<Value = Migration> {
 }
 
 fn stall() -> impl Strategy<Value = Stall> {
-    let kind = prop_oneof![Just(StallKind::Reclaim), Just(StallKind::Compaction)];
+    let kind = prop_oneof![
+        Just(StallKind::Reclaim),
+        Just(StallKind::Compaction),
+        Just(StallKind::Yields),
+    ];
     (tid(), nanos(), nanos(), kind).prop_map(|(tid, start, dur, kind)| Stall {
         tid,
         start,

@@ -5,11 +5,12 @@ the driver does not outlive a fork.
 """
 
 import multiprocessing
+import os
 
 import outside
 from gpu import Gpu
 from helpers import Helper
-from load import AHEAD, Span, Steps, case, follow_parent, generator, set_name
+from load import AHEAD, Span, Steps, case, follow_parent, generator, keep_away, set_name
 from work import heap_collector
 
 
@@ -75,9 +76,10 @@ class Queued:
         context = multiprocessing.get_context("spawn")
         self.results = context.Queue()
         self.requests = [context.Queue() for _ in range(count)]
-        self.workers = [
-            context.Process(target=queued_worker, args=(requests, self.results, ahead, number)) for number, requests in enumerate(self.requests)
-        ]
+        self.workers = []
+        for number, requests in enumerate(self.requests):
+            arguments = (requests, self.results, ahead, number)
+            self.workers.append(context.Process(target=queued_worker, args=arguments))
 
     def send(self, work):
         for requests in self.requests:
@@ -101,6 +103,8 @@ def run_engine(workers, steps, every):
     collect = heap_collector()
 
     def run_step():
+        for worker in workers.workers:
+            keep_away(worker.pid)
         workers.send("work")
         workers.receive()
 
@@ -147,7 +151,7 @@ def engine_service(channel, request):
     collected = []  # since the last step
 
     def run_step():
-        channel.send({"collected": collected})
+        channel.send({"engine": os.getpid(), "collected": collected})
         collected.clear()
         channel.receive()
 
@@ -164,6 +168,7 @@ def engine_outside(run, truth):
     for work in iter(channel.receive, None):
         note(truth, work["collected"])
         steps()
+        keep_away(work["engine"])
         channel.send("done")
     run.gpu.synchronize()
     channel.close()

@@ -63,7 +63,8 @@ class Driver:
         try:
             library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            sys.exit("pyload: %s\nhint: for the simulated GPU, run `make simgpu` and set LD_LIBRARY_PATH=target/simgpu" % error)
+            hint = "for the simulated GPU, run `make simgpu` and set LD_LIBRARY_PATH=target/simgpu"
+            sys.exit("pyload: %s\nhint: %s" % (error, hint))
         for symbol, arguments in _FUNCTIONS.items():
             function = getattr(library, symbol)
             function.argtypes = arguments

@@ -5,7 +5,7 @@ import os
 import socket
 import traceback
 
-from load import Span, follow_parent, set_name
+from load import follow_parent, now, set_name
 
 
 class Channel:
@@ -119,6 +119,8 @@ def elsewhere(name, prepare):
     with Helper(name, serve) as helper:
         helper.answer()
         yield fault
+        # From here on it is waited for.
+        end = now()
         helper.ask("spans")
         for (truth, truth.step), span in zip(noted, helper.answer()):
-            truth.add(Span(*span))
+            truth.add_within([span], 0, end)

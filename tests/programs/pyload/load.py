@@ -36,16 +36,14 @@ QUICK = "quick"
 CASES = {}
 
 
-class Case:
-    def __init__(self, function, name, cause, twin, **more):
-        self.function = function
-        self.name = name
-        self.cause = cause
-        self.twin = twin
-        self.outside = more.pop("outside", False)
-        self.env = more.pop("env", {})
-        self.besides = more.pop("besides", [])
-        assert not more, more
+class Case(NamedTuple):
+    function: object
+    name: str
+    cause: str
+    twin: object  # one of the above, or None
+    outside: bool  # needs `pyload.py --outside`
+    env: dict  # what the simulated GPU must be told
+    besides: list  # causes that are as true, and not told apart by the truth
 
     def line(self):
         """Of --list."""
@@ -58,17 +56,16 @@ class Case:
             "outside": self.outside,
             "env": self.env,
             "besides": self.besides,
-            "about": inspect.getdoc(self.function).split("\n")[0],
+            "about": " ".join(inspect.getdoc(self.function).split()),
         }
 
 
-def case(name, cause, twin=None, **more):
-    """Registers a case. `outside`: it needs `pyload.py --outside`. `env`: what the simulated GPU must be told.
-    `besides`: causes that are as true, and not told apart by the truth."""
+def case(name, cause, twin=None, outside=False, env=None, besides=()):
+    """Registers a case."""
 
     def register(function):
         assert name not in CASES, name
-        CASES[name] = Case(function, name, cause, twin, **more)
+        CASES[name] = Case(function, name, cause, twin, outside, env or {}, list(besides))
         return function
 
     return register
@@ -99,21 +96,20 @@ class Clocks:
         return int(os.pread(cls._own.file, 64, 0).split()[1])
 
     def ran(self):
-        """A span of which all is the fault, but for the time that the thread had to wait for a CPU."""
+        """A span of which all is the fault."""
         end = now()
-        queued = self._queued() - self.queued
-        return Span(self.at, end, max(end - self.at - queued, 0), queued)
+        return Span(self.at, end, end - self.at, self._queued() - self.queued)
 
     def waited(self):
         """A span in which the thread slept, but also computed: where in it is not known, but how long is."""
         end = now()
         cpu = time.thread_time_ns() - self.cpu
-        queued = self._queued() - self.queued
-        return Span(self.at, end, max(end - self.at - cpu - queued, 0), queued)
+        return Span(self.at, end, max(end - self.at - cpu, 0), self._queued() - self.queued)
 
 
 class Span(NamedTuple):
-    """When a fault was in effect: for `ns` of that time. For `queued` its thread was runnable, without a CPU."""
+    """When a fault was in effect: for `ns` of that time. For `queued` of it, its thread was runnable and got no CPU: who
+    took that is not known here."""
 
     start: int
     end: int
@@ -165,8 +161,8 @@ class Steps:
         self.done = [gpu.event() for _ in range(self.AHEAD)] if ahead else None
 
     def __call__(self):
-        # The queue must outlast a fault, and fill up again before the next one.
-        ns = 800 * US if self.done else self.rng.choice((200, 300, 400, 500, 600, 700, 800)) * US
+        # 240 ms of work outlast a fault, even one that has to wait for a CPU.
+        ns = 1600 * US if self.done else self.rng.choice((200, 300, 400, 500, 600, 700, 800)) * US
         for _ in range(self.KERNELS):
             self.gpu.spin(ns)
         if self.done:
@@ -179,13 +175,13 @@ class Steps:
         self.count += 1
 
     def fill(self):
-        """Before the first fault of a twin."""
+        """Queues what is to be ahead, before the first fault."""
         while self.done and self.count < self.AHEAD:
             self()
 
 
 class Run:
-    """One case, in one process or, for its helpers, without a device."""
+    """What a case is given: which one it is, and how it is to run."""
 
     def __init__(self, case, gaps, twin, rng, scratch):
         self.case = case
@@ -206,7 +202,7 @@ class Run:
     @property
     def every(self):
         """Steps from one fault to the next."""
-        return 20 if self.twin else 2
+        return 10 if self.twin else 2
 
     def length(self, ms):
         """About so long, in ns."""
@@ -214,7 +210,7 @@ class Run:
 
     def file(self, size):
         """A descriptor of a new file on a disk, without a name, written and flushed."""
-        if os.statvfs(self.scratch).f_blocks and _in_memory(self.scratch):
+        if _in_memory(self.scratch):
             raise SystemExit("pyload: %s is in memory, --scratch must be on a disk" % self.scratch)
         fd, path = tempfile.mkstemp(prefix="pyload.", dir=self.scratch)
         os.unlink(path)
@@ -259,14 +255,25 @@ def _in_memory(path):
     return best[1] in ("tmpfs", "ramfs")
 
 
+LIBC = ctypes.CDLL(None)
+
+
+def keep_away(tid):
+    """Keeps a thread from the CPU of the calling one, which it would preempt when it is woken: whoever is about to wait
+    does not wait yet then, but wants a CPU."""
+    cpus = os.sched_getaffinity(0) - {LIBC.sched_getcpu()}
+    if cpus:
+        os.sched_setaffinity(tid, cpus)
+
+
 def set_name(name):
     """Of the calling thread, as other programs see it."""
-    ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
+    LIBC.prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
 
 
 def follow_parent():
     """A helper ends with the program, however that ends."""
-    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+    LIBC.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
 
 
 def generator(seed, name):

@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 
-from load import AHEAD, case, follow_parent, now, set_name
+from load import AHEAD, LIBC, case, follow_parent, now, set_name
 from on_disk import ColdFile
 from work import Image
 
@@ -66,9 +66,14 @@ class Loader:
         self.dataset = dataset
         self.batches = context.Queue()
         self.indices = [context.Queue() for _ in range(workers)]
-        self.workers = [context.Process(target=worker_loop, args=(dataset, indices, self.batches, name), daemon=True) for indices in self.indices]
-        self.pinned = queue.Queue() if pin else None
-        self.thread = threading.Thread(target=pin_memory_loop, args=(self.batches, self.pinned), daemon=True) if pin else None
+        self.workers = []
+        for indices in self.indices:
+            arguments = (dataset, indices, self.batches, name)
+            self.workers.append(context.Process(target=worker_loop, args=arguments, daemon=True))
+        self.pinned, self.thread = None, None
+        if pin:
+            self.pinned = queue.Queue()
+            self.thread = threading.Thread(target=pin_memory_loop, args=(self.batches, self.pinned), daemon=True)
         self.turn = 0
 
     def __enter__(self):
@@ -91,6 +96,13 @@ class Loader:
             shared.join_thread()
         self.dataset.close()
 
+    def spread(self):
+        """Gives each worker a CPU of its own, but not this one if there are enough."""
+        here = LIBC.sched_getcpu()
+        cpus = sorted(os.sched_getaffinity(0), key=lambda cpu: cpu == here)
+        for number, worker in enumerate(self.workers):
+            os.sched_setaffinity(worker.pid, {cpus[number % len(cpus)]})
+
     def ask(self, ns):
         self.indices[self.turn % len(self.indices)].put(ns)
         self.turn += 1
@@ -99,43 +111,45 @@ class Loader:
         return (self.pinned or self.batches).get()
 
 
-class Ahead:
-    """Of each step, one batch of each worker: they finish together. The next ones are asked for at once, but in a twin,
-    where they would be there long before the next fault, only when they are wanted."""
+class Batches:
+    """Of each step, one batch of each worker: they finish together."""
 
-    def __init__(self, run, ask, take, workers=1):
-        self.run, self.ask, self.take, self.workers = run, ask, take, workers
+    def __init__(self, run, ask, take, workers=1, ms=18):
+        self.run, self.ask, self.take, self.workers, self.ms = run, ask, take, workers, ms
+        # A twin's would be there long before the next fault.
+        self.ahead = not run.twin
         # Starting may take longer than what a twin has queued.
         self._ask()
         for _ in range(workers):
             take()
-        if not run.twin:
+        if self.ahead:
             self._ask()
 
     def _ask(self):
         for _ in range(self.workers):
-            self.ask(self.run.length(18))
+            self.ask(self.run.length(self.ms))
 
-    def __call__(self, truth, cause=None):
-        if self.run.twin:
+    def __call__(self, truth):
+        if not self.ahead:
             self._ask()
         for _ in range(self.workers):
             start = now()
             data, spans = self.take()
-            truth.add_within(spans, start, now(), cause)
+            truth.add_within(spans, start, now())
             assert data
-        if not self.run.twin:
+        if self.ahead:
             self._ask()
 
     def finish(self):
-        if not self.run.twin:
+        if self.ahead:
             for _ in range(self.workers):
                 self.take()
 
 
 def loading(run, loader):
     with loader:
-        fault = Ahead(run, loader.ask, loader.take, len(loader.workers))
+        loader.spread()
+        fault = Batches(run, loader.ask, loader.take, len(loader.workers))
         yield fault
         fault.finish()
 
@@ -189,7 +203,7 @@ def loader_thread(run):
 
     thread = threading.Thread(target=prefetch_loop, daemon=True)
     thread.start()
-    fault = Ahead(run, indices.put, batches.get)
+    fault = Batches(run, indices.put, batches.get)
     yield fault
     fault.finish()
     indices.put(None)

@@ -36,13 +36,14 @@ class ColdFile:
         return self.turn * 7919 % (self.SIZE // size) * size
 
     def read(self, ns):
-        """Reads samples for so long; returns the span of each, as far as the thread slept in it."""
+        """Reads samples until the thread has slept for so long in it, or all are read; returns the span of each."""
         self.make_cold()
-        spans, until = [], now() + ns
-        while now() < until:
+        spans, slept = [], 0
+        while slept < ns and len(spans) < self.SIZE // SAMPLE:
             clocks = Clocks()
             os.pread(self.fd, SAMPLE, self.scattered(SAMPLE))
             spans.append(clocks.waited())
+            slept += spans[-1].ns
         return spans
 
 
@@ -69,14 +70,18 @@ def page_fault(run):
             # Mapped pages stay in the cache, so it is mapped anew each time.
             with mmap.mmap(file.fd, file.SIZE, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
                 mapped.madvise(mmap.MADV_RANDOM)
-                spans, until = [], now() + run.length(10)
-                while now() < until and len(spans) < 256:
+                until = now() + run.length(10)
+                touching = Clocks()
+                for _ in range(256):
                     at = file.scattered(PAGE)
                     clocks = Clocks()
                     mapped[at]
-                    spans.append(clocks.waited())
-            for span in spans:
-                truth.add(span)
+                    if not run.twin:
+                        truth.add(clocks.waited())
+                    if now() > until:
+                        break
+                if run.twin:
+                    truth.add(touching.ran())
 
         yield fault
 
@@ -90,15 +95,15 @@ def fsync(run):
         def fault(truth):
             until = now() + run.length(10)
             while now() < until:
+                writing = Clocks()
                 log.write("step %d %s\n" % (truth.step, record))
                 log.flush()
-                clocks = Clocks()
                 if run.twin:
-                    # The truth of the twin is when the fault would have been.
-                    truth.add(clocks.ran())
+                    truth.add(writing.ran())
                     break
+                flushing = Clocks()
                 os.fsync(log.fileno())
-                truth.add(clocks.waited())
+                truth.add(flushing.waited())
 
         yield fault
 

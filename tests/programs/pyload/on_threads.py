@@ -1,8 +1,6 @@
 """Faults among the threads of the dispatcher's process: the interpreter lock, a lock, a helper thread that answers."""
 
-import ctypes
 import hashlib
-import os
 import pickle
 import queue
 import resource
@@ -10,12 +8,9 @@ import threading
 import time
 
 from helpers import elsewhere
-from load import AHEAD, MS, Clocks, Span, case, now
+from load import AHEAD, MS, Clocks, Span, case, keep_away, now
 from on_disk import ColdFile
 from work import Detokenizer
-
-
-LIBC = ctypes.CDLL(None)
 
 
 class Thread:
@@ -24,12 +19,6 @@ class Thread:
     def __init__(self, serve):
         self.given, self.done = queue.Queue(), queue.Queue()
         self.thread = threading.Thread(target=self._loop, args=(serve,), daemon=True)
-
-    def keep_away(self):
-        """From the CPU of the calling thread: it would take that instead of what is asked for."""
-        cpus = os.sched_getaffinity(0) - {LIBC.sched_getcpu()}
-        if cpus:
-            os.sched_setaffinity(self.thread.native_id, cpus)
 
     def _loop(self, serve):
         for argument in iter(self.given.get, None):
@@ -99,7 +88,7 @@ def gil_in_c(run, prepare):
 
         def fault(truth):
             held = locked()
-            holder.keep_away()
+            keep_away(holder.thread.native_id)
             # Its clocks let the interpreter lock go, and would end up in the wait.
             clocks = Clocks()
             holder.given.put(held)
@@ -146,7 +135,7 @@ def gil_python(run):
     with Thread(hog) as other:
 
         def fault(truth):
-            other.keep_away()
+            keep_away(other.thread.native_id)
             last = now()
             until = last + run.length(40)
             other.given.put(until)
@@ -183,7 +172,7 @@ def lock_held(run, body):
 
         def fault(truth):
             holds, wanted = locked(), locked()
-            holder.keep_away()
+            keep_away(holder.thread.native_id)
             holder.given.put((holds, wanted))
             holds.acquire()
             start = now()
@@ -229,6 +218,7 @@ def helper_thread(run, serve):
     with Thread(serve) as helper:
 
         def fault(truth):
+            keep_away(helper.thread.native_id)
             start = now()
             helper.given.put(run.length(12))
             span = helper.done.get()

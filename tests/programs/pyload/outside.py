@@ -71,7 +71,8 @@ def connect(name, **request):
     """A channel to a new process that offers the service."""
     path = os.environ.get(VARIABLE)
     if path is None:
-        sys.exit("pyload: this case needs programs outside of the job\nhint: pyload.py --outside -- gdiag record ... -- pyload.py --case ...")
+        hint = "pyload.py --outside -- gdiag record ... -- pyload.py --case ..."
+        sys.exit("pyload: this case needs a program outside of the job\nhint: %s" % hint)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     channel = Channel(connection)

@@ -29,23 +29,25 @@ def server(channel, request):
     listen(channel, "127.0.0.1", request)
 
 
-@outside.service("elsewhere")
-def elsewhere(channel, request):
+@outside.service("remote")
+def remote(channel, request):
     """As `server`, in a network of its own: for all that is recorded here, on another machine."""
     here, there = "pyload%d" % os.getpid(), "pyload-peer"
     address = "169.254.%d.%%d" % (os.getpid() % 255)
-    ready, leave = os.pipe(), os.pipe()
+    # Closing is telling: that it has its network, and that this is linked.
+    apart_reads, apart_writes = os.pipe()
+    linked_reads, linked_writes = os.pipe()
     pid = os.fork()
     if pid == 0:
-        for end in (ready[0], leave[1]):
-            os.close(end)
-        child("elsewhere", apart, channel, there, address % 2, ready[1], leave[0], request)
-    os.close(ready[1])
-    os.read(ready[0], 1)
+        os.close(apart_reads)
+        os.close(linked_writes)
+        child("remote", apart, channel, there, address % 2, apart_writes, linked_reads, request)
+    os.close(apart_writes)
+    os.read(apart_reads, 1)
     ip("link add %s type veth peer name %s netns %d" % (here, there, pid))
     ip("addr add %s/30 dev %s" % (address % 1, here))
     ip("link set %s up" % here)
-    os.close(leave[1])
+    os.close(linked_writes)
     # The link is gone with the other network.
     os.waitpid(pid, 0)
 
@@ -75,7 +77,7 @@ def outside_peer(run, service, work):
 @case("network", "host.network", AHEAD, outside=True)
 def network(run):
     """A server on what is another machine to this one, as far as its network goes."""
-    yield from outside_peer(run, "elsewhere", "sleeper")
+    yield from outside_peer(run, "remote", "sleeper")
 
 
 @case("outside-compute", "host.compute", AHEAD, outside=True)

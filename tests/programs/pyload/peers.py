@@ -1,26 +1,28 @@
 """Faults in other processes of the job that the dispatcher waits for through a socket or a pipe."""
 
+import os
 import pickle
 import time
 
 from helpers import Helper, pipe_pair, socket_pair, tcp_pair
-from load import AHEAD, Clocks, case, now
+from load import AHEAD, Clocks, case, keep_away, now
 from work import Detokenizer
 
 
 def serve(channel, prepare):
     """`prepare` is called here, and returns a function of ns that returns its span."""
     work = prepare()
-    channel.send("ready")
+    channel.send(os.getpid())
     for ns in iter(channel.receive, None):
         channel.send(work(ns))
 
 
 def awaited(run, channel):
     """A fault that is what the other end does before it answers."""
-    channel.receive()
+    pid = channel.receive()
 
     def fault(truth):
+        keep_away(pid)
         start = now()
         channel.send(run.length(12))
         span = channel.receive()

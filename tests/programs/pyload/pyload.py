@@ -8,7 +8,7 @@
 
 A loop of steps: launch some kernels, wait for them. Before every second step a fault comes that is real on the host.
 A line of truth says which cause gdiag should find, and when (CLOCK_MONOTONIC): "ns" is how much of the time from
-"start_ns" to "end_ns" the fault was in effect, less "queued_ns" in which its thread was runnable and got no CPU.
+"start_ns" to "end_ns" the fault was in effect; for "queued_ns" its thread was runnable, and others had the CPU.
 --twin makes the same calls without a gap; with "twin_idle" in the list, the calls are quick, but the device is idle.
 
 Cases with "outside" in the list talk to a program that is no part of the job. It is started before the recording, by
@@ -71,7 +71,10 @@ def run(args):
     with open(args.truth or os.devnull, "w") as file:
         for case in cases:
             rng = load.generator(args.seed, case.name)
+            begin = load.now()
             truth = load.Run(case, args.gaps, args.twin, rng, args.scratch)()
+            for line in truth.lines:
+                assert begin <= line["start_ns"] and line["end_ns"] <= load.now(), line
             load.write(truth, file)
             steps = len({line["step"] for line in truth.lines})
             ns = sum(line["ns"] for line in truth.lines)

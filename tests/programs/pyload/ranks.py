@@ -4,7 +4,7 @@ import multiprocessing
 import time
 
 from gpu import Gpu
-from load import AHEAD, Clocks, Steps, case, follow_parent, generator, now, set_name
+from load import AHEAD, Clocks, Steps, case, follow_parent, generator, keep_away, now, set_name
 from on_device import TWO_DEVICES
 from work import heap_collector
 
@@ -29,7 +29,7 @@ def late_rank(pipe, ahead, every, seed, prepare):
 def sleeping(rng):
     def late():
         clocks = Clocks()
-        time.sleep(rng.uniform(0.008, 0.012))
+        time.sleep(rng.uniform(0.016, 0.024))
         return clocks.waited()
 
     return late
@@ -48,9 +48,11 @@ def with_late_rank(run, prepare):
     pipe.send("begin")
 
     def meet(truth):
+        keep_away(rank.pid)
         start = now()
         span = pipe.recv()
-        truth.add_within([span], start, now())
+        # Nobody waits for a twin's.
+        truth.add(span if run.twin else span.within(start, now()))
         pipe.send("go on")
 
     yield meet

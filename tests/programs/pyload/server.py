@@ -37,7 +37,7 @@ class Engine:
     """What a server does for each request, and the truth of the time between two."""
 
     # Of the twin: more than the device does from one request to the next.
-    AHEAD = 6
+    AHEAD = 3
 
     def __init__(self, run, truth):
         self.steps = Steps(run.gpu, run.twin, run.rng)

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{c_char, c_void, CStr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::clock;
@@ -139,7 +139,8 @@ pub unsafe extern "C" fn cuptiActivityConfigureUnifiedMemoryCounter(
         (1..=2).contains(&it.scope) && (1..=8).contains(&it.kind) && it.enable <= 1
     };
     result(usable().and_then(|()| {
-        if config::get().no_unified_memory {
+        static REFUSED: AtomicU64 = AtomicU64::new(0);
+        if REFUSED.fetch_add(1, Ordering::Relaxed) < config::get().unified_memory_refusals {
             return Err(UM_PROFILING_NOT_SUPPORTED);
         }
         if !configs.iter().all(known) {

@@ -16,8 +16,9 @@ pub struct Config {
     pub zero: u64,
     /// `GDIAG_SIM_CUPTI_BUSY=1`: another tool holds CUPTI through the second version of its API.
     pub busy: bool,
-    /// `GDIAG_SIM_NO_UNIFIED_MEMORY=1`: what happens to managed memory cannot be recorded.
-    pub no_unified_memory: bool,
+    /// `GDIAG_SIM_UNIFIED_MEMORY_REFUSALS=N`: how many times it is refused to record what happens
+    /// to managed memory.
+    pub unified_memory_refusals: u64,
     /// `GDIAG_SIM_CUPTI_TAKEOVER_MS=N`: so long after the first kind is enabled, another
     /// tool registers its own buffer callbacks and disables our kinds.
     pub takeover_ns: Option<u64>,
@@ -50,7 +51,7 @@ impl Config {
             lose: number("GDIAG_SIM_LOSE"),
             zero: number("GDIAG_SIM_ZERO"),
             busy: number("GDIAG_SIM_CUPTI_BUSY") != 0,
-            no_unified_memory: number("GDIAG_SIM_NO_UNIFIED_MEMORY") != 0,
+            unified_memory_refusals: number("GDIAG_SIM_UNIFIED_MEMORY_REFUSALS"),
             takeover_ns: Some(number("GDIAG_SIM_CUPTI_TAKEOVER_MS"))
                 .filter(|&ms| ms != 0)
                 .map(|ms| ms * 1_000_000),
