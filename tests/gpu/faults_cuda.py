@@ -203,9 +203,11 @@ def graph(run):
 @case("stream-create", "host", "host.cuda-api")
 def stream_create(run):
     def fault(note):
-        start = now()
-        streams = [run.gpu.cu.made("cuStreamCreate", 1) for _ in range(32)]
-        note.add(start, now())
+        streams = []
+        for _ in range(32):
+            start = now()
+            streams.append(run.gpu.cu.made("cuStreamCreate", 1))
+            note.add(start, now())
         for stream in streams:
             run.gpu.cu.cuStreamDestroy_v2(stream)
 
