@@ -3,7 +3,7 @@
 //! The loads write down by their own clock when each fault was in effect. The score of a case is the
 //! share of that time, as far as the device was idle in it, that carries the right cause.
 //!
-//! GDIAG_CASES=A,B scores these cases only, and GDIAG_SEED=N has the order of an earlier run.
+//! GDIAG_CASES=A,pyload:B scores these cases only, and GDIAG_SEED=N has the order of an earlier run.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
@@ -83,14 +83,18 @@ fn own_env(case: &Case) -> Vec<(&str, &str)> {
 /// Cases of all programs, some to a recording, in random order.
 fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
     let only = std::env::var("GDIAG_CASES").ok();
-    let wanted = |name: &str| {
-        let mut only = only.iter().flat_map(|only| only.split(','));
-        only.clone().next().is_none() || only.any(|case| case == name)
+    let wanted = |program: &Program, case: &Case| {
+        let both = format!("{}:{}", program.name, case.name);
+        let only = only.as_ref();
+        only.is_none_or(|only| {
+            only.split(',')
+                .any(|name| name == case.name || name == both)
+        })
     };
     let mut plan = Vec::new();
     for program in programs {
         let mut cases = Vec::new();
-        for case in program.cases.iter().filter(|case| wanted(&case.name)) {
+        for case in program.cases.iter().filter(|case| wanted(program, case)) {
             match &case.lacks {
                 None => cases.push(case),
                 Some(lacks) => println!("skipped: {} {}: {lacks}", program.name, case.name),
@@ -112,6 +116,7 @@ fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
             }
         }
     }
+    assert!(!plan.is_empty(), "GDIAG_CASES names no case");
     shuffle.list(&mut plan);
     plan
 }

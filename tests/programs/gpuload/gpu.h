@@ -24,6 +24,7 @@ typedef uint64_t CUdeviceptr;
 	X(cuStreamWaitEvent, , (CUstream stream, CUevent event, unsigned flags))   \
 	X(cuEventCreate, , (CUevent * event, unsigned flags))                      \
 	X(cuEventRecord, , (CUevent event, CUstream stream))                       \
+	X(cuEventQuery, , (CUevent event))                                         \
 	X(cuEventSynchronize, , (CUevent event))                                   \
 	X(cuModuleLoadData, , (CUmodule * module, const void *image))              \
 	X(cuModuleUnload, , (CUmodule module))                                     \
@@ -49,6 +50,8 @@ struct cuda {
 };
 
 extern struct cuda cu;
+
+#define NOT_READY 600 /* CUDA_ERROR_NOT_READY */
 
 /* A device with what the load needs on it. */
 struct gpu {

@@ -202,7 +202,7 @@ static void list(void)
 	}
 }
 
-/* The load of --case. The twin has 240 ms of work queued when its first injection comes. */
+/* The load of --case. The twin has 240 ms of work queued when an injection comes. */
 static void set_cases(struct options *opt, const char *cases, int gaps, int twin, uint64_t seed)
 {
 	opt->kernels = 5;
@@ -210,10 +210,9 @@ static void set_cases(struct options *opt, const char *cases, int gaps, int twin
 		opt->kernel_ns = 800 * US;
 		opt->host_ns = 50 * US;
 		opt->ahead = 60;
-		opt->steps = plan_cases(cases, gaps, seed, opt->ahead, 8);
-	} else {
-		opt->steps = plan_cases(cases, gaps, seed, 2, 2);
 	}
+	opt->steps = __LONG_MAX__;
+	plan_cases(cases, gaps, seed, 2);
 }
 
 static struct options parse(int argc, char **argv)
@@ -351,13 +350,16 @@ static long run_steps(struct run *run, FILE *truth)
 		for (int i = 0; i < opt->ahead; i++)
 			GPU(cuEventCreate(&done[i], 2)); /* CU_EVENT_DISABLE_TIMING */
 	}
-	for (step = 0; step < most && now_ns() < end; step++) {
+	for (step = 0; step < most && now_ns() < end && !plan_over(step); step++) {
+		int ready = 1;
+
 		for (int k = 0; k < opt->kernels; k++)
 			gpu_spin(&run->gpu, run->gpu.stream, opt->kernel_ns);
 		if (opt->ahead) {
 			/* The event is of the step that was launched `ahead` steps before. */
 			CUevent event = done[step % opt->ahead];
 
+			ready = step >= opt->ahead && cu.cuEventQuery(event) == NOT_READY;
 			if (step >= opt->ahead)
 				GPU(cuEventSynchronize(event));
 			GPU(cuEventRecord(event, run->gpu.stream));
@@ -365,7 +367,7 @@ static long run_steps(struct run *run, FILE *truth)
 			GPU(cuStreamSynchronize(run->gpu.stream));
 		}
 		host_work(opt->host_ns);
-		plan_step(run, step, truth);
+		plan_step(run, step, ready, truth);
 	}
 	GPU(cuStreamSynchronize(run->gpu.stream));
 	free(done);

@@ -139,17 +139,19 @@ void kernel_lock_ready(struct run *run)
 /* Wants to map a page while the other thread has the map of the address space locked. */
 void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 {
+	uint64_t end, now;
 	struct call call;
-	uint64_t end;
 
 	(void)run;
 	send_away(mapper_thread);
-	end = now_ns() + ns;
 	atomic_store(&mapped, 0);
-	atomic_store(&mapping_until, end);
+	atomic_store(&mapping_until, UINT64_MAX);
 	sem_post(&mapper_go);
 	while (!atomic_load(&mapped))
 		;
+	end = now_ns() + ns;
+	/* One who never gets the lock would wait for ever. */
+	atomic_store(&mapping_until, end + 2 * ns);
 	do {
 		void *page;
 
@@ -158,5 +160,7 @@ void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 		if (page == MAP_FAILED)
 			die("mmap: %s", strerror(errno));
 		munmap(page, 4096);
-	} while (call_ends(&call, truth) < end);
+		now = call_ends(&call, truth);
+	} while (now < end || (!truth->count && now < end + ns));
+	atomic_store(&mapping_until, 0);
 }

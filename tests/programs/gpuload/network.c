@@ -76,49 +76,53 @@ static const char *text_of(uint32_t address)
 	return inet_ntop(AF_INET, &address, text[turn], sizeof(text[turn]));
 }
 
-static void flood(const struct net_ask *ask, const char *device, uint32_t broadcast)
+/* In a network of its own, to which its parent connects it. */
+struct far {
+	int to_parent, from_parent;
+	uint32_t address, broadcast;
+	uint16_t port;	  /* of the receivers */
+	const char *near; /* the parent's device */
+};
+
+/* Has packets from the far end processed by this CPU, or by the one that sent them. */
+static void steer(const char *device, int64_t cpu)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(FLOOD_PORT) };
+	char path[128], mask[256];
+	int file, len;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/queues/rx-0/rps_cpus", device);
+	len = snprintf(mask, sizeof(mask), "%x", cpu < 0 ? 0 : 1u << cpu % 32);
+	for (; cpu >= 32; cpu -= 32)
+		len += snprintf(mask + len, sizeof(mask) - len, ",00000000");
+	file = open(path, O_WRONLY | O_CLOEXEC);
+	if (file < 0 || write(file, mask, len) < 0)
+		die("%s: %s", path, strerror(errno));
+	close(file);
+}
+
+static void flood(const struct net_ask *ask, const struct far *far)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(far->port) };
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
-	char path[128], mask[16];
 	struct sched_param first = { 1 }, usual = { 0 };
 	uint64_t end, next;
-	cpu_set_t set;
-	int file;
 
-	to.sin_addr.s_addr = broadcast;
+	to.sin_addr.s_addr = far->broadcast;
 	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &one, sizeof(one));
-	/* The packets are for that CPU, and are sent from another one. */
-	sched_getaffinity(0, sizeof(set), &set);
-	CPU_CLR(ask->cpu, &set);
-	sched_setaffinity(0, sizeof(set), &set);
-	snprintf(path, sizeof(path), "/sys/class/net/%s/queues/rx-0/rps_cpus", device);
-	snprintf(mask, sizeof(mask), "%x", 1u << ask->cpu);
-	file = open(path, O_WRONLY | O_CLOEXEC);
-	if (file < 0 || write(file, mask, strlen(mask)) < 0)
-		die("%s: %s", path, strerror(errno));
+	keep_off(ask->cpu);
+	steer(far->near, ask->cpu);
 	/* Packets do not come later because this machine has other things to do. */
 	sched_setscheduler(0, SCHED_FIFO, &first);
 	end = now_ns() + ask->ns;
 	for (next = now_ns(); next < end; next += FLOOD_EVERY) {
 		while (now_ns() < next)
 			;
-		sendto(fd, mask, 1, 0, (void *)&to, sizeof(to));
+		sendto(fd, "", 1, 0, (void *)&to, sizeof(to));
 	}
 	sched_setscheduler(0, SCHED_OTHER, &usual);
-	write_all(file, "0", 1);
-	close(file);
-	CPU_SET(ask->cpu, &set);
-	sched_setaffinity(0, sizeof(set), &set);
+	steer(far->near, -1);
 	close(fd);
 }
-
-/* In a network of its own, to which its parent connects it. */
-struct far {
-	int to_parent, from_parent;
-	uint32_t address, broadcast;
-	const char *near; /* the parent's device */
-};
 
 static void far_peer(int nothing, void *arg)
 {
@@ -143,7 +147,7 @@ static void far_peer(int nothing, void *arg)
 			if (ask.cpu < 0)
 				sleep_ns(ask.ns);
 			else
-				flood(&ask, far->near, far->broadcast);
+				flood(&ask, far);
 			if (!write_all(fd, &ask, sizeof(ask)))
 				break;
 		}
@@ -151,11 +155,12 @@ static void far_peer(int nothing, void *arg)
 	}
 }
 
-/* Each takes a copy of what is broadcast, and nobody reads it. */
-static void open_receivers(void)
+/* Each takes a copy of what is broadcast to their port, and nobody reads it. */
+static uint16_t open_receivers(void)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(FLOOD_PORT) };
+	struct sockaddr_in address = { .sin_family = AF_INET };
 	struct rlimit many = { FLOOD_RECEIVERS + 100, FLOOD_RECEIVERS + 100 };
+	socklen_t len = sizeof(address);
 	int one = 1;
 
 	setrlimit(RLIMIT_NOFILE, &many);
@@ -164,9 +169,11 @@ static void open_receivers(void)
 
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &one, sizeof(one));
-		if (bind(fd, (void *)&address, sizeof(address)))
+		/* The first one gets a port, which the others share. */
+		if (bind(fd, (void *)&address, len) || getsockname(fd, (void *)&address, &len))
 			die("bind: %s", strerror(errno));
 	}
+	return ntohs(address.sin_port);
 }
 
 static void set_up(int nothing, void *arg)
@@ -185,7 +192,7 @@ static void set_up(int nothing, void *arg)
 	if (pipe2(to_far, O_CLOEXEC) || pipe2(from_far, O_CLOEXEC))
 		die("pipe: %s", strerror(errno));
 	far = (struct far){ from_far[1], to_far[0], own_address(2), own_address(3),
-			    outside->network_device };
+			    open_receivers(), outside->network_device };
 	pid = serve("far-peer", far_peer, -1, &far);
 	if (!read_all(from_far[0], &ready, 1) ||
 	    run("ip link add %s type veth peer name far netns %d", outside->network_device, pid) ||
@@ -194,7 +201,6 @@ static void set_up(int nothing, void *arg)
 	    run("ip link set %s up", outside->network_device) || !write_all(to_far[1], "", 1) ||
 	    !read_all(from_far[0], &port, sizeof(port)))
 		die("cannot connect a network: %s", strerror(errno));
-	open_receivers();
 	outside->network_address = far.address;
 	outside->network_port = port;
 	outside->network_ready = 1;

@@ -12,7 +12,6 @@ struct net_ask {
 };
 
 /* A broadcast costs the time of so many receivers, most of the time until the next one. */
-#define FLOOD_PORT 9999
 #define FLOOD_RECEIVERS 1000
 #define FLOOD_EVERY (400 * US)
 

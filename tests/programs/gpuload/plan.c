@@ -21,7 +21,7 @@ static int planned;
 
 /* With --case: the injection of each turn, in random order. */
 static const struct planned **turns;
-static long turn_count, first_turn, turn_every;
+static long turn_count, turn, next_step, steps_between;
 
 static const struct injection *by_name(const char *name, size_t len)
 {
@@ -80,7 +80,7 @@ static uint64_t draw(uint64_t *seed)
 	return z ^ (z >> 31);
 }
 
-long plan_cases(const char *names, int gaps, uint64_t seed, long first, long every)
+void plan_cases(const char *names, int gaps, uint64_t seed, long between)
 {
 	for (const char *name = names; *name;) {
 		size_t len = strcspn(name, ",");
@@ -97,9 +97,8 @@ long plan_cases(const char *names, int gaps, uint64_t seed, long first, long eve
 		turns[i] = turns[j];
 		turns[j] = &plan[i % planned];
 	}
-	first_turn = first;
-	turn_every = every;
-	return first + turn_count * every;
+	next_step = between;
+	steps_between = between;
 }
 
 const char *plan_lacks(const struct injection *what)
@@ -149,13 +148,18 @@ static void inject(struct run *run, const struct planned *p, long step, FILE *ou
 	fflush(out);
 }
 
-void plan_step(struct run *run, long step, FILE *out)
+int plan_over(long step)
 {
-	long turn = step - first_turn;
+	return turns && turn == turn_count && step >= next_step;
+}
 
+void plan_step(struct run *run, long step, int ready, FILE *out)
+{
 	if (turns) {
-		if (turn >= 0 && turn % turn_every == 0 && turn / turn_every < turn_count)
-			inject(run, turns[turn / turn_every], step, out);
+		if (step >= next_step && ready && turn < turn_count) {
+			inject(run, turns[turn++], step, out);
+			next_step = step + steps_between;
+		}
 		return;
 	}
 	for (int i = 0; i < planned; i++)
