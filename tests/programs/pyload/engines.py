@@ -10,16 +10,15 @@ import os
 import outside
 from gpu import Gpu
 from helpers import Helper
-from load import AHEAD, Span, Steps, case, follow_parent, generator, keep_away, set_name
+from load import AHEAD, Span, Steps, case, follow_parent, generator, keep_away, set_name, to_next_fault
 from work import heap_collector
 
 
-def engine_loop(run_step, collect, steps, every):
-    """Runs steps, and collects before every so many of them; yields each collection: (step, span)."""
-    for step in range(steps):
-        run_step()
-        if step % every == every - 1:
-            yield step, collect()
+def engine_loop(run_step, collect, gaps, ahead):
+    """Runs steps, and collects between them; yields each collection: (number, span)."""
+    for number in range(gaps):
+        to_next_fault(run_step, ahead)
+        yield number, collect()
     run_step()
 
 
@@ -94,7 +93,7 @@ class Queued:
             shared.join_thread()
 
 
-def run_engine(workers, steps, every):
+def run_engine(workers, gaps, ahead):
     """An engine with its workers, from start to end; returns its collections."""
     for worker in workers.workers:
         worker.start()
@@ -108,7 +107,7 @@ def run_engine(workers, steps, every):
         workers.send("work")
         workers.receive()
 
-    collections = list(engine_loop(run_step, collect, steps, every))
+    collections = list(engine_loop(run_step, collect, gaps, ahead))
     workers.send(None)
     workers.receive()
     for worker in workers.workers:
@@ -125,13 +124,13 @@ def note(truth, collections):
 @case("engine", "host.gc", AHEAD)
 def engine(run, truth):
     """The engine collects garbage; its worker waits on a pipe."""
-    note(truth, run_engine(Piped(1, run.ahead), run.gaps * run.every, run.every))
+    note(truth, run_engine(Piped(1, run.ahead), run.gaps, run.ahead))
 
 
 @case("engine-queue", "host.gc", AHEAD)
 def engine_queue(run, truth):
     """The engine collects garbage; two workers wait on queues, into which a thread of the engine writes."""
-    note(truth, run_engine(Queued(2, run.ahead), run.gaps * run.every, run.every))
+    note(truth, run_engine(Queued(2, run.ahead), run.gaps, run.ahead))
 
 
 @case("engine-child", "host.gc", AHEAD)
@@ -139,7 +138,7 @@ def engine_child(run, truth):
     """As `engine`, but the engine is a child of a process that only waits for it."""
 
     def serve(channel):
-        channel.send(run_engine(Piped(1, run.ahead), run.gaps * run.every, run.every))
+        channel.send(run_engine(Piped(1, run.ahead), run.gaps, run.ahead))
 
     with Helper("engine", serve) as helper:
         note(truth, helper.answer())
@@ -155,14 +154,14 @@ def engine_service(channel, request):
         collected.clear()
         channel.receive()
 
-    for step_and_span in engine_loop(run_step, collect, request["steps"], request["every"]):
-        collected.append(step_and_span)
+    for collection in engine_loop(run_step, collect, request["gaps"], request["ahead"]):
+        collected.append(collection)
 
 
 @case("engine-outside", "host.gc", AHEAD, outside=True)
 def engine_outside(run, truth):
     """An engine that is no part of the job collects garbage; the worker, here the whole job, waits on a socket."""
-    channel = outside.connect("engine", steps=run.gaps * run.every, every=run.every)
+    channel = outside.connect("engine", gaps=run.gaps, ahead=run.ahead)
     steps = Steps(run.gpu, run.ahead, run.rng)
     steps.fill()
     for work in iter(channel.receive, None):

@@ -5,7 +5,7 @@ import os
 import socket
 import traceback
 
-from load import follow_parent, now, set_name
+from load import Span, follow_parent, now, set_name
 
 
 class Channel:
@@ -101,26 +101,28 @@ def child(name, serve, *arguments):
 
 
 def elsewhere(name, prepare):
-    """The life of a twin whose fault is in another process, which nobody waits for. `prepare` is called there, and
-    returns a function that returns a span."""
-    noted = []
+    """The life of a twin whose fault is in another process, which is only looked at when the next one is due.
+    `prepare` is called there, and returns a function that returns a span."""
+    truths = []
 
     def serve(channel):
-        work, spans = prepare(), []
+        work = prepare()
         channel.send("ready")
-        while channel.receive() == "work":
-            spans.append(work())
-        channel.send(spans)
+        for _ in iter(channel.receive, None):
+            channel.send(work())
 
     def fault(truth):
-        helper.ask("work")
-        noted.append((truth, truth.step))
+        if truths:
+            truth.add(Span(*helper.answer()))
+        else:
+            truths.append(truth)
+        helper.ask()
 
     with Helper(name, serve) as helper:
         helper.answer()
         yield fault
-        # From here on it is waited for.
+        # There are no more steps, and the device has to wait for the last one.
         end = now()
-        helper.ask("spans")
-        for (truth, truth.step), span in zip(noted, helper.answer()):
-            truth.add_within([span], 0, end)
+        for truth in truths:
+            truth.step += 1
+            truth.add_within([helper.answer()], 0, end)

@@ -180,6 +180,15 @@ class Steps:
             self()
 
 
+def to_next_fault(step, ahead):
+    """Runs the steps between two faults: a few, or until the queue is full again and steps wait for the device."""
+    waits = 0
+    while waits < 3 if ahead else waits < 2:
+        start = now()
+        step()
+        waits += not ahead or now() - start > MS
+
+
 class Run:
     """What a case is given: which one it is, and how it is to run."""
 
@@ -198,11 +207,6 @@ class Run:
         if self._gpu is None:
             self._gpu = Gpu()
         return self._gpu
-
-    @property
-    def every(self):
-        """Steps from one fault to the next."""
-        return 10 if self.twin else 2
 
     def length(self, ms):
         """About so long, in ns."""
@@ -230,11 +234,9 @@ class Run:
         fault = next(life)
         steps = Steps(self.gpu, self.ahead, self.rng)
         steps.fill()
-        for step in range(self.gaps * self.every):
-            steps()
-            if step % self.every == self.every - 1:
-                truth.step = step
-                fault(truth)
+        for truth.step in range(self.gaps):
+            to_next_fault(steps, self.ahead)
+            fault(truth)
         # So that the last fault ends with a launch, as all do.
         steps()
         self.gpu.synchronize()

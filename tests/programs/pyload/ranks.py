@@ -4,12 +4,12 @@ import multiprocessing
 import time
 
 from gpu import Gpu
-from load import AHEAD, Clocks, Steps, case, follow_parent, generator, keep_away, now, set_name
+from load import AHEAD, Clocks, Steps, case, follow_parent, generator, keep_away, now, set_name, to_next_fault
 from on_device import TWO_DEVICES
 from work import heap_collector
 
 
-def late_rank(pipe, ahead, every, seed, prepare):
+def late_rank(pipe, ahead, seed, prepare):
     """Runs its steps, is late, and meets the other rank: both tell each other that they are there."""
     follow_parent()
     set_name("rank-1")
@@ -20,8 +20,7 @@ def late_rank(pipe, ahead, every, seed, prepare):
     steps.fill()
     pipe.send("ready")
     while pipe.recv() != "end":
-        for _ in range(every):
-            steps()
+        to_next_fault(steps, ahead)
         pipe.send(late())
     gpu.synchronize()
 
@@ -42,7 +41,7 @@ def collecting(_rng):
 def with_late_rank(run, prepare):
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
-    rank = context.Process(target=late_rank, args=(other, run.ahead, run.every, run.rng.randrange(1 << 30), prepare))
+    rank = context.Process(target=late_rank, args=(other, run.ahead, run.rng.randrange(1 << 30), prepare))
     rank.start()
     pipe.recv()
     pipe.send("begin")
