@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::collect::process;
@@ -21,6 +22,9 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 /// What was not among the sockets is not looked for again before this.
 const ABSENT_AGE: Duration = Duration::from_secs(10);
 const ABSENT: usize = 4096;
+
+const NAME_AGE: Duration = Duration::from_secs(1);
+const NAMES: usize = 4096;
 
 const SOCKETS: usize = 1 << 16;
 const NAMESPACES: usize = 64;
@@ -43,7 +47,9 @@ pub(super) struct Endpoint {
 
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
-    namespaces: HashMap<PathBuf, Namespace>,
+    namespaces: HashMap<Rc<Path>, Namespace>,
+    /// What names the namespace of a process, which seldom goes to another.
+    names: HashMap<u32, (Instant, Rc<Path>)>,
     pub owners: Owners,
 }
 
@@ -64,8 +70,9 @@ impl Endpoints {
     /// Of an epoll or poll, which is what `word` is, of such inodes: not all of them need to be sockets.
     pub fn set(&mut self, word: &str, pid: u32, inodes: &[u32]) -> Option<Endpoint> {
         let inodes: Vec<Inode> = inodes.iter().copied().map(Inode).collect();
+        let name = self.name_of_namespace(pid)?;
         self.namespace(pid)?.read_for(pid, &inodes);
-        let namespace = self.namespaces.get(&process::network_namespace(pid)?)?;
+        let namespace = self.namespaces.get(&name)?;
         let mut members: Vec<_> = inodes
             .iter()
             .filter_map(|inode| namespace.sockets.get(inode))
@@ -92,8 +99,23 @@ impl Endpoints {
         Some(of_members(word, pid, &members))
     }
 
+    fn name_of_namespace(&mut self, pid: u32) -> Option<Rc<Path>> {
+        if let Some((read, name)) = self.names.get(&pid) {
+            if read.elapsed() < NAME_AGE {
+                return Some(Rc::clone(name));
+            }
+        }
+        let name: Rc<Path> = process::network_namespace(pid)?.into();
+        if self.names.len() >= NAMES {
+            self.names.clear();
+        }
+        let known = (Instant::now(), Rc::clone(&name));
+        self.names.insert(pid, known);
+        Some(name)
+    }
+
     fn namespace(&mut self, pid: u32) -> Option<&mut Namespace> {
-        let name = process::network_namespace(pid)?;
+        let name = self.name_of_namespace(pid)?;
         if self.namespaces.len() >= NAMESPACES && !self.namespaces.contains_key(&name) {
             self.namespaces.clear();
         }

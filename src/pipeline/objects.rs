@@ -17,6 +17,13 @@ const AGE: Duration = Duration::from_millis(50);
 /// What is dear to look at is looked at no sooner than after so many times as long as it took.
 const REST: u32 = 100;
 
+/// Looking may take so much of each `WINDOW`. Beyond that an older answer does, if it is not older than
+/// `OLDEST`; else nothing is said.
+const WINDOW: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_millis(10);
+const OLDEST: Duration = Duration::from_secs(1);
+const DEAR: Duration = Duration::from_millis(1);
+
 /// Objects remembered at most, and names with what was said of them; then all are forgotten.
 const OBJECTS: usize = 16_384;
 const TOLD: usize = 1 << 16;
@@ -121,8 +128,33 @@ struct Known {
     name: NameId,
 }
 
+/// How much time looking has taken of late.
+#[derive(Debug, Default)]
+struct Budget {
+    since: Option<Instant>,
+    spent: Duration,
+}
+
+impl Budget {
+    fn allows(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now - since >= WINDOW) {
+            self.since = Some(now);
+            self.spent = Duration::ZERO;
+        }
+        self.spent < MOST
+    }
+
+    /// What is dear has limits of its own.
+    fn spend(&mut self, took: Duration) {
+        if took < DEAR {
+            self.spent += took;
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Objects {
+    budget: Budget,
     known: HashMap<(Tid, Argument), Known>,
     endpoints: Endpoints,
     told: HashMap<NameId, (Role, Option<Pid>)>,
@@ -171,10 +203,13 @@ impl Objects {
         };
         let looked = Instant::now();
         let key = (wait.tid, argument);
-        if let Some(known) = self.known.get(&key) {
-            if looked - known.looked < known.age {
-                return known.name;
-            }
+        let known = self.known.get(&key).map(|k| (looked - k.looked, *k));
+        if let Some((_, known)) = known.filter(|(age, known)| *age < known.age) {
+            return known.name;
+        }
+        if !self.budget.allows(looked) {
+            let known = known.filter(|(age, _)| *age < OLDEST);
+            return known.map_or(NameId(0), |(_, known)| known.name);
         }
         let endpoint = match argument {
             Argument::Descriptor(fd) => self.descriptor(thread, fd),
@@ -182,7 +217,9 @@ impl Objects {
             Argument::Poll(address, count) => self.poll(thread, address, count),
             Argument::Select(count, sets) => self.select(thread, count, sets),
         };
-        let age = AGE.max(looked.elapsed() * REST);
+        let took = looked.elapsed();
+        self.budget.spend(took);
+        let age = AGE.max(took * REST);
         let name = self.tell(&endpoint, names, sink);
         if self.known.len() >= OBJECTS {
             self.known.clear();

@@ -32,6 +32,20 @@ fn sets_for_select_are_joined() {
     assert_eq!(selected(&[vec![255; 8]], 64), None);
 }
 
+#[test]
+fn looking_takes_a_part_of_the_time_only() {
+    let start = Instant::now();
+    let mut budget = Budget::default();
+    assert!(budget.allows(start));
+    budget.spend(DEAR);
+    assert!(budget.allows(start));
+    for _ in 0..100 {
+        budget.spend(MOST / 100);
+    }
+    assert!(!budget.allows(start + WINDOW / 2));
+    assert!(budget.allows(start + WINDOW));
+}
+
 fn told(events: &[Event]) -> Vec<(NameId, Role, Option<Pid>)> {
     let told = events.iter().filter_map(|event| match event {
         Event::Define(Define::Endpoint { object, role, peer }) => Some((*object, *role, *peer)),
