@@ -205,6 +205,12 @@ enum gdiag_py_cut {
 #define GDIAG_USER_DEPTH 256
 #define GDIAG_PY_DEPTH_MAX 128
 
+/* Bits of gdiag_sample.flags */
+enum gdiag_sample_flags {
+	GDIAG_SAMPLE_IN_CALL = 1,  /* the leaf user frame is a system call's or a fault's, not a running instruction */
+	GDIAG_SAMPLE_COLLECTS = 2, /* its Python interpreter says that this thread collects garbage */
+};
+
 /* Bits of gdiag_py_frame.flags */
 enum gdiag_py_flags {
 	GDIAG_PY_ENTRY = 1, /* the outermost frame that one call of the C evaluation loop runs */
@@ -226,7 +232,7 @@ struct gdiag_sample {
 	unsigned char kind;	 /* enum gdiag_sample_kind */
 	unsigned char cut;	 /* enum gdiag_cut */
 	unsigned char py_cut;	 /* enum gdiag_py_cut */
-	unsigned char in_call;	 /* 1: the leaf user frame is a system call's or a fault's, not a running instruction */
+	unsigned char flags;	 /* enum gdiag_sample_flags */
 	unsigned short kernel;	 /* frames: kernel and user addresses of 8 bytes, then struct gdiag_py_frame */
 	unsigned short user;
 	unsigned short python;
@@ -266,6 +272,7 @@ struct gdiag_enums {
 	enum gdiag_sample_kind sample_kind;
 	enum gdiag_cut cut;
 	enum gdiag_py_cut py_cut;
+	enum gdiag_sample_flags sample_flags;
 	enum gdiag_py_flags py_flags;
 };
 

@@ -63,6 +63,20 @@ struct py_code_key {
 	u32 pad;
 };
 
+struct py_interp {
+	u64 address;
+	u32 process; /* gdiag_py_process.id */
+	u32 pad;
+};
+
+/* The state of the thread whose collection each interpreter is in; 0: in none that was seen. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct py_interp);
+	__type(value, u64);
+} py_collectors SEC(".maps");
+
 /* The code objects that user space knows, each with a fingerprint: another may take its address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -238,25 +252,64 @@ static __always_inline bool py_known(struct py_search *f, u32 tid)
 	return true;
 }
 
-/* The tid of the thread that holds the lock of this interpreter; 0: nobody, or it is not known. */
-static __always_inline u32 py_lock_holder(const struct gdiag_py_process *p, u64 interp)
+/* The state of the thread that holds the lock of this interpreter; 0: nobody, or it is not known. */
+static __always_inline u64 py_lock_holder(const struct gdiag_py_process *p, u64 interp)
 {
-	u64 gil = p->runtime, holder, tid;
+	u64 gil = p->runtime, holder;
 	u32 locked;
 
-	if (!(p->features & GDIAG_PY_NATIVE_ID))
-		return 0;
 	if (p->features & GDIAG_PY_GIL_INTERP) {
 		if (!py_read(&gil, sizeof(gil), interp + p->at.interp_gil) || !gil)
 			return 0;
 	}
 	if (!py_read(&locked, sizeof(locked), gil + p->at.gil_locked) || locked != 1)
 		return 0;
-	if (!py_read(&holder, sizeof(holder), gil + p->at.gil_holder) || !holder)
+	if (!py_read(&holder, sizeof(holder), gil + p->at.gil_holder))
 		return 0;
-	if (!py_read(&tid, sizeof(tid), holder + p->at.thread_native_id))
+	return holder;
+}
+
+/* The tid of the thread with this state; 0: it is not known. */
+static __always_inline u32 py_tid(const struct gdiag_py_process *p, u64 state)
+{
+	u64 tid;
+
+	if (!state || !(p->features & GDIAG_PY_NATIVE_ID) ||
+	    !py_read(&tid, sizeof(tid), state + p->at.thread_native_id))
 		return 0;
 	return tid;
+}
+
+/*
+ * Whether the current thread, which has this state, collects garbage. The interpreter says that
+ * somebody does, not who. It is whoever holds the lock, but when the collector has let go of it
+ * in a finalizer: so the first that was seen with the lock in a collection is taken for its
+ * collector, until the interpreter is seen in none. Not static, for a stack of its own.
+ */
+__noinline int py_collects(const struct gdiag_py_process *p, u64 interp, u64 state, u64 holder)
+{
+	struct py_interp key = { .address = interp };
+	u64 *collector, from;
+	u32 collecting;
+
+	if (!p)
+		return 0;
+	key.process = p->id;
+	from = (p->features & GDIAG_PY_GC_INTERP ? interp : p->runtime) + p->at.gc_collecting;
+	if (!py_read(&collecting, sizeof(collecting), from))
+		return 0;
+	collector = bpf_map_lookup_elem(&py_collectors, &key);
+	if (!collecting) {
+		if (collector && *collector)
+			*collector = 0;
+		return 0;
+	}
+	if (state != holder)
+		return 0;
+	if (collector && *collector)
+		return *collector == state;
+	bpf_map_update_elem(&py_collectors, &key, &state, BPF_ANY);
+	return 1;
 }
 
 /* What tells a code object from another one at the same address. */
@@ -507,7 +560,7 @@ unreadable:
 
 /*
  * Adds the Python frames of the current task to a sample that has its kernel and user frames,
- * its time and its ids; also sets py_cut and py_holder.
+ * its time and its ids; also sets py_cut and py_holder, and of its flags the interpreter's.
  */
 __noinline int python_stack(struct gdiag_sample *s, struct py_blocks *blocks)
 {
@@ -515,6 +568,7 @@ __noinline int python_stack(struct gdiag_sample *s, struct py_blocks *blocks)
 	struct py_walk walk = {};
 	struct py_thread found = {};
 	u32 tid, tgid;
+	u64 holder;
 	bool known;
 
 	if (!s || !blocks)
@@ -542,7 +596,10 @@ __noinline int python_stack(struct gdiag_sample *s, struct py_blocks *blocks)
 		found.process = search.process->id;
 		bpf_map_update_elem(&py_threads, &tid, &found, BPF_ANY);
 	}
-	s->py_holder = py_lock_holder(search.process, search.found_interp);
+	holder = py_lock_holder(search.process, search.found_interp);
+	s->py_holder = py_tid(search.process, holder);
+	if (py_collects(search.process, search.found_interp, search.found, holder))
+		s->flags |= GDIAG_SAMPLE_COLLECTS;
 	walk.process = search.process;
 	walk.sample = s;
 	walk.blocks = blocks;

@@ -28,6 +28,7 @@ enum gdiag_py_features {
 	GDIAG_PY_CFRAME = 1,	 /* 3.11, 3.12: from the thread state to its frame by way of a cframe */
 	GDIAG_PY_GIL_INTERP = 2, /* 3.12 on: each interpreter has a pointer to its lock; before, the runtime holds the one lock */
 	GDIAG_PY_NATIVE_ID = 4,	 /* 3.11 on: the thread state knows the tid */
+	GDIAG_PY_GC_INTERP = 8,	 /* 3.9 on: each interpreter has a garbage collector; before, the runtime */
 };
 
 /* Bytes of a structure that are read at once. */
@@ -56,6 +57,7 @@ struct gdiag_py_offsets {
 	unsigned int code_bytecode;
 	unsigned int gil_locked; /* in the lock, or in the runtime */
 	unsigned int gil_holder;
+	unsigned int gc_collecting; /* an int, in the interpreter or in the runtime */
 	unsigned int text_length;
 	unsigned int text_state;   /* a u32 of bit fields */
 	unsigned int text_ascii;   /* where the characters of an ASCII text begin */
@@ -81,6 +83,7 @@ struct gdiag_py_process {
 	unsigned int file; /* the interpreter's, as unwind.h counts files */
 	struct gdiag_py_span frame;
 	struct gdiag_py_span code;
+	unsigned int pad2;
 };
 
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
@@ -91,8 +94,8 @@ struct gdiag_py_enums {
 };
 
 #ifdef __bpf__
-_Static_assert(sizeof(struct gdiag_py_offsets) == 27 * 4, "py_offsets");
-_Static_assert(sizeof(struct gdiag_py_process) == 16 + 27 * 4 + 4 + 2 * 8, "py_process");
+_Static_assert(sizeof(struct gdiag_py_offsets) == 28 * 4, "py_offsets");
+_Static_assert(sizeof(struct gdiag_py_process) == 16 + 28 * 4 + 4 + 2 * 8 + 4, "py_process");
 #endif
 
 #endif /* GDIAG_PYTHON_H */

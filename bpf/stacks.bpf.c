@@ -507,7 +507,7 @@ static __always_inline struct scratch *begin_sample(struct task_struct *t, u8 ki
 	s->kind = kind;
 	s->cut = GDIAG_CUT_NONE;
 	s->py_cut = GDIAG_PY_NONE;
-	s->in_call = 0;
+	s->flags = 0;
 	s->kernel = s->user = s->python = 0;
 	s->cpu = bpf_get_smp_processor_id();
 	s->one_in = 0;
@@ -569,7 +569,7 @@ static __always_inline bool from_entry(struct scratch *x, struct task_struct *t)
 	x->walk.pc = regs->ip;
 	x->walk.sp = regs->sp;
 	x->walk.fp = regs->bp;
-	x->sample.in_call = 1;
+	x->sample.flags |= GDIAG_SAMPLE_IN_CALL;
 #ifdef __TARGET_ARCH_x86
 	/*
 	 * Trapped by a probe: the instruction behind the breakpoint is not where it is, and has

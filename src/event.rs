@@ -440,6 +440,8 @@ pub struct Sample {
     pub user: CallStackId,
     /// The thread that held the interpreter lock of this one's Python; `None`: nobody, no Python, or unknown.
     pub gil: Option<Tid>,
+    /// Its Python interpreter says that this thread was collecting garbage.
+    pub collects: bool,
 }
 
 /// Kinds of memory as CUPTI names them.

@@ -1,7 +1,7 @@
 //! Python frames of real interpreters, read in BPF at the event. Needs root.
 //!
 //! tests/stacks/chains.py spends its time below known chains of calls, and says what they are by
-//! the interpreter's own account. Each version that tests/stacks/pythons.sh finds on this machine
+//! the interpreter's own account; tests/stacks/collect.py says when it collects garbage. Each version that tests/stacks/pythons.sh finds on this machine
 //! is tested; others are skipped, whatever GDIAG_REQUIRE says.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
@@ -24,8 +24,9 @@ use gdiag::collect::stacks::{self, Stacks};
 use gdiag::collect::tables::{Made, TableMaker};
 use gdiag::decode::python::{merge, Code, Merged, Side};
 use gdiag::decode::stacks::{PyAddress, RawSample, UserAddress};
-use gdiag::event::Pid;
+use gdiag::event::{Pid, SampleKind};
 use gdiag::units::Nanos;
+use serde_json::Value;
 
 /// CPU time that each case takes, and how often a stack is taken in it.
 const SECONDS: &str = "0.05";
@@ -121,17 +122,38 @@ struct Run {
     samples: Vec<RawSample>,
     codes: HashMap<u64, Vec<(usize, Code)>>,
     told: Told,
-    /// By case: thread, and the callers of the function that spends the time.
-    cases: BTreeMap<String, Vec<(u32, Vec<Line>)>>,
+    /// What the program said of itself.
+    notes: Vec<Value>,
 }
 
-/// Runs the chains, and takes stacks meanwhile.
-fn run(command: &[String]) -> Run {
-    let chains = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stacks/chains.py");
+/// By case: thread, and the callers of the function that spends the time.
+type Cases = BTreeMap<String, Vec<(u32, Vec<Line>)>>;
+
+fn cases(notes: &[Value]) -> Cases {
+    let mut cases = Cases::new();
+    for note in notes {
+        let callers = note["callers"].as_array().unwrap().iter();
+        let callers = callers
+            .map(|c| {
+                let text = |i: usize| c[i].as_str().unwrap().to_owned();
+                (text(0), text(1), c[2].as_u64().unwrap() as u32)
+            })
+            .collect();
+        cases
+            .entry(note["case"].as_str().unwrap().to_owned())
+            .or_default()
+            .push((note["thread"].as_u64().unwrap() as u32, callers));
+    }
+    cases
+}
+
+/// Runs one of the scripts in tests/stacks, and takes stacks meanwhile.
+fn run(command: &[String], script: &str) -> Run {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stacks/");
     let mut program = Program(
         Command::new(&command[0])
             .args(&command[1..])
-            .args([chains, SECONDS])
+            .args([&format!("{directory}{script}"), SECONDS])
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -165,24 +187,11 @@ fn run(command: &[String]) -> Run {
             sender.send(line.unwrap()).unwrap();
         }
     });
-    let mut cases: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    let mut notes = Vec::new();
     loop {
         bpf.read().unwrap();
         match lines.recv_timeout(Duration::from_millis(50)) {
-            Ok(line) => {
-                let case: serde_json::Value = serde_json::from_str(&line).unwrap();
-                let callers = case["callers"].as_array().unwrap().iter();
-                let callers = callers
-                    .map(|c| {
-                        let text = |i: usize| c[i].as_str().unwrap().to_owned();
-                        (text(0), text(1), c[2].as_u64().unwrap() as u32)
-                    })
-                    .collect();
-                cases
-                    .entry(case["case"].as_str().unwrap().to_owned())
-                    .or_default()
-                    .push((case["thread"].as_u64().unwrap() as u32, callers));
-            }
+            Ok(line) => notes.push(serde_json::from_str(&line).unwrap()),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
@@ -213,7 +222,7 @@ fn run(command: &[String]) -> Run {
         samples,
         codes,
         told,
-        cases,
+        notes,
     }
 }
 
@@ -280,7 +289,7 @@ fn check(version: &str, minor: u8) {
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for command in commands {
-        let run = run(&command);
+        let run = run(&command, "chains.py");
         assert_eq!(run.told.interpreter.version, Minor(minor));
         check_run(&command.join(" "), &run);
     }
@@ -291,11 +300,12 @@ fn check_run(name: &str, run: &Run) {
     let spins = |stack: &Vec<Line>| stack.first().is_some_and(|(name, _, _)| name == "spin");
     let first = stacks.iter().position(spins).unwrap();
     let last = stacks.iter().rposition(spins).unwrap();
-    let mut seen: BTreeMap<&str, u32> = run.cases.keys().map(|k| (k.as_str(), 0)).collect();
+    let cases = cases(&run.notes);
+    let mut seen: BTreeMap<&str, u32> = cases.keys().map(|k| (k.as_str(), 0)).collect();
     let (mut wrong, mut holders) = (Vec::new(), 0u32);
     let (mut whole, mut exact) = (0u32, 0u32);
     for (sample, stack) in (run.samples.iter().zip(&stacks)).take(last + 1).skip(first) {
-        let case = run.cases.iter().find(|(_, threads)| {
+        let case = cases.iter().find(|(_, threads)| {
             threads.iter().any(|(thread, callers)| {
                 *thread == sample.tid.0 && spins(stack) && same(&stack[1..], callers)
             })
@@ -334,6 +344,80 @@ fn check_run(name: &str, run: &Run) {
         assert!(f64::from(holders) >= 0.99 * cpu as f64);
     } else {
         assert_eq!(holders, 0);
+    }
+}
+
+/// The command for a copy of the interpreter, below `to`, in which nothing has a name but what others link to;
+/// `None` where it cannot be made.
+fn stripped(command: &[String], version: &str, to: &Path) -> Option<Vec<String>> {
+    let [program] = command else {
+        return None;
+    };
+    let program = fs::canonicalize(program).unwrap();
+    let prefix = program.parent()?.parent()?;
+    let library = format!("libpython{version}.so.1.0");
+    let shared = prefix.join("lib").join(&library);
+    let copy = to.join(format!("python{version}"));
+    for (from, to) in [(&program, &copy), (&shared, &to.join(&library))] {
+        if !from.exists() {
+            continue;
+        }
+        let strip = Command::new("strip").arg("-o").arg(to).arg(from).status();
+        if !strip.is_ok_and(|status| status.success()) {
+            return None;
+        }
+    }
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    Some(vec![
+        "env".to_owned(),
+        format!("PYTHONHOME={}", text(prefix)),
+        format!("LD_LIBRARY_PATH={}", text(to)),
+        text(&copy),
+    ])
+}
+
+fn check_collector(version: &str) {
+    if !can_record() {
+        eprintln!("skipped: needs root and BTF");
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for command in commands(version) {
+        check_collections(&command.join(" "), &run(&command, "collect.py"));
+        let directory = tempfile::tempdir().unwrap();
+        let Some(command) = stripped(&command, version, directory.path()) else {
+            eprintln!("skipped: no stripped copy of {}", command.join(" "));
+            continue;
+        };
+        check_collections(&command.join(" "), &run(&command, "collect.py"));
+    }
+}
+
+fn check_collections(name: &str, run: &Run) {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for note in &run.notes {
+        let number = |key: &str| note[key].as_u64().unwrap();
+        let within = |s: &&RawSample| {
+            matches!(s.kind, SampleKind::Cpu { .. })
+                && u64::from(s.tid.0) == number("thread")
+                && (number("start")..number("end")).contains(&s.ts.0)
+        };
+        let count = counts.entry(note["what"].as_str().unwrap()).or_default();
+        for sample in run.samples.iter().filter(within) {
+            count.0 += usize::from(sample.collects);
+            count.1 += 1;
+        }
+    }
+    eprintln!("{name}: collect, of all samples: {counts:?}");
+    for what in ["collect", "finalizer"] {
+        let (collect, all) = counts[what];
+        assert!(all >= 50, "{what}: only {all} samples");
+        assert!(collect * 100 >= all * 95, "{what}: {collect} of {all}");
+    }
+    for what in ["compute", "other"] {
+        let (collect, all) = counts[what];
+        assert!(all >= 50, "{what}: only {all} samples");
+        assert_eq!(collect, 0, "{what}, of {all}");
     }
 }
 
@@ -376,4 +460,39 @@ fn python_3_13() {
 #[test]
 fn python_3_14() {
     check("3.14", 14);
+}
+
+#[test]
+fn python_3_8_collects() {
+    check_collector("3.8");
+}
+
+#[test]
+fn python_3_9_collects() {
+    check_collector("3.9");
+}
+
+#[test]
+fn python_3_10_collects() {
+    check_collector("3.10");
+}
+
+#[test]
+fn python_3_11_collects() {
+    check_collector("3.11");
+}
+
+#[test]
+fn python_3_12_collects() {
+    check_collector("3.12");
+}
+
+#[test]
+fn python_3_13_collects() {
+    check_collector("3.13");
+}
+
+#[test]
+fn python_3_14_collects() {
+    check_collector("3.14");
 }

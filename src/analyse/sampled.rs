@@ -105,7 +105,7 @@ fn doing(t: &Timeline, sample: &SampleMark) -> Doing {
         Doing::Forking
     } else if kernel.has(Traits::FILE_FAULT) && kernel.has(Traits::IO | Traits::FILE_READ) {
         Doing::Faulting
-    } else if user.has(CallTraits::COLLECTS) {
+    } else if t.collects(sample) {
         Doing::Collecting
     } else if kernel.has(Traits::YIELD) || user.has(CallTraits::SPINS) {
         Doing::Spinning

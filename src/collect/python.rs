@@ -25,7 +25,7 @@ const MOST_EH_FRAME: u64 = 64 << 20;
 /// The section that `_PyRuntime` is in, from 3.12 on.
 const RUNTIME_SECTION: &str = ".PyRuntime";
 /// 64-bit words of `_Py_DebugOffsets` that are read.
-const DEBUG_WORDS: u64 = 49;
+const DEBUG_WORDS: u64 = 83;
 
 /// CPython 3 of this minor version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -315,6 +315,7 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
                 frame_instr: 104,
                 gil_locked: 1168,
                 gil_holder: 1160,
+                gc_collecting: 544,
                 ..object_frames
             },
         ),
@@ -322,11 +323,12 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
         Minor(9) => (
             Frames::GDIAG_PY_FRAMES_SINGLE,
             Instr::GDIAG_PY_INSTR_BYTES,
-            0,
+            Feature::GDIAG_PY_GC_INTERP.0,
             types::gdiag_py_offsets {
                 frame_instr: 104,
                 gil_locked: 368,
                 gil_holder: 360,
+                gc_collecting: 816,
                 ..object_frames
             },
         ),
@@ -334,11 +336,12 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
         Minor(10) => (
             Frames::GDIAG_PY_FRAMES_SINGLE,
             Instr::GDIAG_PY_INSTR_UNITS,
-            0,
+            Feature::GDIAG_PY_GC_INTERP.0,
             types::gdiag_py_offsets {
                 frame_instr: 96,
                 gil_locked: 368,
                 gil_holder: 360,
+                gc_collecting: 816,
                 ..object_frames
             },
         ),
@@ -346,12 +349,15 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
         Minor(11) => (
             Frames::GDIAG_PY_FRAMES_FLAGGED,
             Instr::GDIAG_PY_INSTR_POINTER,
-            Feature::GDIAG_PY_CFRAME.0 | Feature::GDIAG_PY_NATIVE_ID.0,
+            Feature::GDIAG_PY_CFRAME.0
+                | Feature::GDIAG_PY_NATIVE_ID.0
+                | Feature::GDIAG_PY_GC_INTERP.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 16,
                 gil_locked: 376,
                 gil_holder: 368,
+                gc_collecting: 848,
                 thread_id: 152,
                 thread_native_id: 160,
                 thread_frame: 56,
@@ -374,13 +380,15 @@ fn measured(version: Minor) -> Option<types::gdiag_py_process> {
             Instr::GDIAG_PY_INSTR_POINTER,
             Feature::GDIAG_PY_CFRAME.0
                 | Feature::GDIAG_PY_GIL_INTERP.0
-                | Feature::GDIAG_PY_NATIVE_ID.0,
+                | Feature::GDIAG_PY_NATIVE_ID.0
+                | Feature::GDIAG_PY_GC_INTERP.0,
             types::gdiag_py_offsets {
                 runtime_interpreters: 40,
                 interp_threads: 72,
                 interp_gil: 384,
                 gil_locked: 16,
                 gil_holder: 8,
+                gc_collecting: 312,
                 thread_id: 136,
                 thread_native_id: 144,
                 thread_frame: 56,
@@ -414,10 +422,10 @@ fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
     {
         return None;
     }
-    // The first words of the parts: in 3.14 two of them have become longer.
-    let (interp, gil, thread, frame, code) = match version {
-        Minor(13) => (6, 14, 19, 28, 34),
-        Minor(14) => (6, 15, 22, 31, 39),
+    // The first words of the parts: in 3.14 some of them have become longer, and one is new.
+    let (interp, gil, thread, frame, code, gc) = match version {
+        Minor(13) => (6, 14, 19, 28, 34, 71),
+        Minor(14) => (6, 15, 22, 31, 39, 81),
         _ => return None,
     };
     // An offset, and the size of what it must lie in.
@@ -433,6 +441,8 @@ fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
         interp_gil: field(interp, gil - interp)?,
         gil_locked: u32::try_from(in_lock(3)?).ok()?,
         gil_holder: u32::try_from(in_lock(4)?).ok()?,
+        // The interpreter has the collector's state in itself, four words before the lock.
+        gc_collecting: field(interp, gil - interp - 4)?.checked_add(field(gc, 1)?)?,
         thread_next: field(thread, 2)?,
         thread_interp: field(thread, 3)?,
         thread_frame: field(thread, 4)?,
@@ -459,7 +469,9 @@ fn described(version: Minor, bytes: &[u8]) -> Option<types::gdiag_py_process> {
     Some(process(
         Frames::GDIAG_PY_FRAMES_SHIMS,
         Instr::GDIAG_PY_INSTR_POINTER,
-        Feature::GDIAG_PY_GIL_INTERP.0 | Feature::GDIAG_PY_NATIVE_ID.0,
+        Feature::GDIAG_PY_GIL_INTERP.0
+            | Feature::GDIAG_PY_NATIVE_ID.0
+            | Feature::GDIAG_PY_GC_INTERP.0,
         at,
     ))
 }

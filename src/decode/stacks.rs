@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use crate::collect::bpf::types::{
-    gdiag_cut as cut, gdiag_py_cut, gdiag_py_flags, gdiag_sample_kind as kind,
+    gdiag_cut as cut, gdiag_py_cut, gdiag_py_flags, gdiag_sample_flags, gdiag_sample_kind as kind,
 };
 use crate::collect::stacks::types;
 use crate::collect::wire::read_cut;
@@ -31,6 +31,8 @@ pub struct RawSample {
     pub python_whole: bool,
     /// As the interpreter knows the thread: the number in the thread's own namespace.
     pub gil_holder: Option<u32>,
+    /// It is collecting Python's garbage.
+    pub collects: bool,
 }
 
 /// A place in a program.
@@ -130,6 +132,7 @@ impl RawSample {
             python,
             python_whole: u32::from(s.py_cut) == gdiag_py_cut::GDIAG_PY_ROOT.0,
             gil_holder: (s.py_holder != 0).then_some(s.py_holder),
+            collects: u32::from(s.flags) & gdiag_sample_flags::GDIAG_SAMPLE_COLLECTS.0 != 0,
         })
     }
 }

@@ -28,6 +28,7 @@ use crate::store::meta::{Meta, Summary, TargetMode};
 use crate::units::Nanos;
 
 use cpu::CpuLog;
+use frames::CallTraits;
 use fxhash::FxHashMap;
 use gpu::GpuLog;
 use names::Names;
@@ -409,6 +410,16 @@ impl Timeline {
     fn woke(&self, (thread, sample): (ThreadIdx, u32)) -> (Tid, Nanos) {
         let sample = self.thread(thread).samples().get(sample as usize);
         sample.and_then(SampleMark::woke).unwrap_or_default()
+    }
+
+    /// Whether the thread was collecting garbage there: its interpreter said so, or a function of the collector is
+    /// on its stack.
+    pub fn collects(&self, sample: &SampleMark) -> bool {
+        sample.says_it_collects()
+            || self
+                .names()
+                .call_traits(sample.user)
+                .has(CallTraits::COLLECTS)
     }
 
     /// Who `thread` was at `t`.

@@ -12,7 +12,7 @@ pub(super) const SLACK: Nanos = Nanos::from_micros(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleMark {
     pub ts: Nanos,
-    /// The kind in the two high bits, and the one number that each kind has.
+    /// The kind in the two high bits, whether it collects in the next, and the one number that each kind has.
     packed: u64,
     /// 0 when it ran in user space.
     pub kernel: StackId,
@@ -27,8 +27,9 @@ pub struct SampleMark {
 const _: () = assert!(std::mem::size_of::<SampleMark>() == 32);
 
 const KIND_SHIFT: u32 = 62;
-/// No time since boot is greater: it is 146 years.
-const NUMBER: u64 = (1 << KIND_SHIFT) - 1;
+const COLLECTS_SHIFT: u32 = KIND_SHIFT - 1;
+/// No time since boot is greater: it is 73 years.
+const NUMBER: u64 = (1 << COLLECTS_SHIFT) - 1;
 const CPU: u64 = 0;
 const OFF_CPU: u64 = 1;
 const WAKER: u64 = 2;
@@ -45,7 +46,9 @@ impl SampleMark {
         };
         SampleMark {
             ts: sample.ts,
-            packed: kind << KIND_SHIFT | number.min(NUMBER),
+            packed: kind << KIND_SHIFT
+                | u64::from(sample.collects) << COLLECTS_SHIFT
+                | number.min(NUMBER),
             kernel: sample.kernel,
             user: sample.user,
             gil: sample.gil.unwrap_or(Tid::UNKNOWN),
@@ -85,6 +88,11 @@ impl SampleMark {
     /// Whom it woke, and since when that thread had waited.
     pub fn woke(&self) -> Option<(Tid, Nanos)> {
         (self.packed >> KIND_SHIFT == WAKER).then_some((self.wakee, Nanos(self.packed & NUMBER)))
+    }
+
+    /// It was collecting garbage, as its interpreter says; see [`collects`](crate::model::Timeline::collects).
+    pub(super) fn says_it_collects(&self) -> bool {
+        self.packed >> COLLECTS_SHIFT & 1 != 0
     }
 
     /// The thread that held the interpreter lock then; `None`: nobody, no Python, or unknown.
@@ -128,6 +136,7 @@ mod tests {
             kernel: StackId(0),
             user: CallStackId(user),
             gil: None,
+            collects: false,
         })
     }
 
@@ -165,8 +174,8 @@ mod tests {
             let gil = sample.gil.filter(|&holder| holder != Tid::UNKNOWN);
             prop_assert_eq!(mark.kind(), kind);
             prop_assert_eq!(
-                (mark.ts, mark.kernel, mark.user, mark.gil()),
-                (sample.ts, sample.kernel, sample.user, gil)
+                (mark.ts, mark.kernel, mark.user, mark.gil(), mark.says_it_collects()),
+                (sample.ts, sample.kernel, sample.user, gil, sample.collects)
             );
         }
     }

@@ -81,6 +81,7 @@ impl Lookup for Resolver {
             kernel,
             user,
             gil,
+            collects: raw.collects,
         }
     }
 

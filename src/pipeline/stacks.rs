@@ -549,6 +549,7 @@ mod tests {
             python: Vec::new(),
             python_whole: false,
             gil_holder: None,
+            collects: false,
         };
         let (places, cut) = believed(&mut spaces, &raw);
         assert_eq!((places.len(), cut), (2, Some(Cut::NotYet)));

@@ -427,6 +427,11 @@ impl Fields<'_, '_> {
             },
             _ => return Err(Problem::Unknown),
         };
+        let flags = if self.bytes.0.is_empty() {
+            0
+        } else {
+            self.num()?
+        };
         Ok(Sample {
             ts,
             tid,
@@ -434,6 +439,7 @@ impl Fields<'_, '_> {
             kernel,
             user,
             gil,
+            collects: flags & record::SAMPLE_COLLECTS != 0,
         })
     }
 

@@ -393,6 +393,9 @@ impl Encoder {
                 self.num(one_in);
             }
         }
+        if e.collects {
+            self.num(record::SAMPLE_COLLECTS);
+        }
     }
 
     fn gpu_op(&mut self, e: &GpuOp) {

@@ -303,6 +303,9 @@ pub(super) mod record {
     pub(in crate::store) const SAMPLE_WAKER: u64 = 3;
     pub(in crate::store) const SAMPLE_LAUNCH: u64 = 4;
 
+    /// Bits of the last field of a sample, which is left out when it is 0. Since 1.2.
+    pub(in crate::store) const SAMPLE_COLLECTS: u64 = 1;
+
     /// Values of [`LossSource`](crate::event::LossSource).
     pub(in crate::store) const LOSS_BPF: u64 = 1;
     pub(in crate::store) const LOSS_SHIM_RING: u64 = 2;

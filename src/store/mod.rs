@@ -31,7 +31,8 @@
 //! end of a record: older readers skip what they do not know and say so. A new major version
 //! changes anything else, and older readers refuse. Numbers in `format.rs` are never reused.
 //! 1.1 added samples, the frames and stacks they are made of, and the functions at a frame.
-//! 1.2 added long waits for a CPU, endpoints, migrations of managed memory, and threads that are followed.
+//! 1.2 added long waits for a CPU, endpoints, migrations of managed memory, threads that are followed, and
+//! whether a sampled thread collects garbage.
 #![forbid(unsafe_code)]
 
 mod chunks;

@@ -583,6 +583,7 @@ mod tests {
             kernel: StackId(kernel),
             user: CallStackId(user),
             gil: None,
+            collects: false,
         })
     }
 

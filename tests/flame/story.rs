@@ -132,6 +132,7 @@ impl Story {
             kernel,
             user,
             gil: None,
+            collects: false,
         }));
     }
 

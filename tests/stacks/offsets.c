@@ -39,6 +39,11 @@ int main(void)
 	AT("gil_locked", struct _gil_runtime_state, locked);
 	AT("gil_holder", struct _gil_runtime_state, last_holder);
 #endif
+#if PY_MINOR_VERSION == 8
+	AT("gc_collecting", _PyRuntimeState, gc.collecting);
+#else
+	AT("gc_collecting", PyInterpreterState, gc.collecting);
+#endif
 #if PY_MINOR_VERSION < 11
 	AT("interp_threads", PyInterpreterState, tstate_head);
 	AT("thread_frame", PyThreadState, frame);

@@ -77,6 +77,7 @@ impl Story {
             kernel: StackId(0),
             user,
             gil: None,
+            collects: false,
         }))
     }
 
@@ -179,6 +180,7 @@ fn kinds_of_frames_are_told_apart() {
             kernel,
             user,
             gil: None,
+            collects: false,
         }));
     assert_eq!(
         story.folded(&mode(Mode::Cpu)),

@@ -381,8 +381,9 @@ fn sample() -> impl Strategy<Value = Event> {
         0..4u32,
         0..3u32,
         prop::option::of(tid()),
+        any::<bool>(),
     )
-        .prop_map(|(ts, tid, kind, user, kernel, gil)| {
+        .prop_map(|(ts, tid, kind, user, kernel, gil, collects)| {
             Event::Sample(Sample {
                 ts,
                 tid,
@@ -390,6 +391,7 @@ fn sample() -> impl Strategy<Value = Event> {
                 kernel: StackId(kernel),
                 user: CallStackId(user),
                 gil,
+                collects,
             })
         })
 }

@@ -260,6 +260,26 @@ fn garbage_is_collected_between_the_samples_that_say_so() {
 }
 
 #[test]
+fn garbage_is_collected_where_the_interpreter_says_so_and_no_function_has_a_name() {
+    let frames = ["/usr/bin/python3.12+0x1f0", "work (a.py:3)"];
+    let collects =
+        |story: Story, at| story.sample_with(at, MAIN, CPU, &frames, |s| s.collects = true);
+    let mut story = before().sample(1_000, MAIN, CPU, &frames);
+    for at in [3_000, 5_000] {
+        story = collects(story, at);
+    }
+    let r = after(story.sample(7_000, MAIN, CPU, &frames));
+    assert_eq!(
+        parts(longest(&r))[..3],
+        [
+            ("host.compute", 1_900),
+            ("host.gc", 4_000),
+            ("host.compute", 3_990)
+        ]
+    );
+}
+
+#[test]
 fn a_loader_that_collects_garbage_is_a_late_loader() {
     let r = after(
         before()

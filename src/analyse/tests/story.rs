@@ -557,6 +557,7 @@ impl Story {
             kernel: StackId(0),
             user: self.user(frames, None),
             gil: None,
+            collects: false,
         };
         change(&mut sample);
         self.event(Event::Sample(sample))

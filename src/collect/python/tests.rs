@@ -22,9 +22,9 @@ fn description(minor: u64) -> Vec<u64> {
     words[1] = 0x0300_00f0 | minor << 16;
     words[2] = 0;
     let sizes = if minor == 13 {
-        [3, 6, 19, 28, 34]
+        [3, 6, 19, 28, 34, 71]
     } else {
-        [3, 6, 22, 31, 39]
+        [3, 6, 22, 31, 39, 81]
     };
     for size in sizes {
         words[size] = 1 << 16;

@@ -216,14 +216,16 @@ pub(crate) fn sample() -> impl Strategy<Value = Sample> {
         (tid(), nanos()).prop_map(|(wakee, since)| SampleKind::Waker { wakee, since }),
         n32().prop_map(|one_in| SampleKind::Launch { one_in }),
     ];
-    (nanos(), tid(), kind, n32(), n32(), option::of(tid())).prop_map(
-        |(ts, tid, kind, kernel, user, gil)| Sample {
+    let gil = option::of(tid());
+    (nanos(), tid(), kind, n32(), n32(), gil, any::<bool>()).prop_map(
+        |(ts, tid, kind, kernel, user, gil, collects)| Sample {
             ts,
             tid,
             kind,
             kernel: StackId(kernel),
             user: CallStackId(user),
             gil,
+            collects,
         },
     )
 }

@@ -328,7 +328,7 @@ fn the_bytes_of_a_recording_do_not_change() {
             line: 0,
         }],
     });
-    let sample = |ts, kind, gil| {
+    let sample = |ts, kind, gil, collects| {
         Event::Sample(Sample {
             ts: Nanos(ts),
             tid: Tid(4711),
@@ -336,6 +336,7 @@ fn the_bytes_of_a_recording_do_not_change() {
             kernel: StackId(2),
             user: CallStackId(3),
             gil,
+            collects,
         })
     };
     let ran = SampleKind::Cpu { period: Nanos(99) };
@@ -356,14 +357,15 @@ fn the_bytes_of_a_recording_do_not_change() {
         frame(4, python),
         stack,
         functions,
-        sample(200, ran, None),
-        sample(201, slept, Some(Tid(4712))),
-        sample(202, woke, None),
-        sample(203, launched, None),
+        sample(200, ran, None, false),
+        sample(201, slept, Some(Tid(4712)), false),
+        sample(202, woke, None, false),
+        sample(203, launched, None, false),
+        sample(204, ran, None, true),
     ] {
         encoder.push(&event);
     }
-    let expected: [&[u8]; 13] = [
+    let expected: [&[u8]; 14] = [
         b"\x01\x06\x05rank0",
         // Waking on CPU 1, 90 ns on, waker 4712 and wakee 4711 in full.
         b"\x80\xb4\x01\x01\xff\xe8\x24\xff\xe7\x24",
@@ -381,6 +383,8 @@ fn the_bytes_of_a_recording_do_not_change() {
         b"\x16\x08\x02\x79\x01\x7a\x02\x03\x02\x33",
         b"\x16\x08\x02\x79\x00\x02\x03\x03\x04\x01",
         b"\x16\x07\x02\x79\x00\x02\x03\x04\x06",
+        // It collects: a field more than the first sample.
+        b"\x16\x08\x02\x79\x00\x02\x03\x01\x63\x01",
     ];
     assert_eq!(encoder.bytes(), expected.concat());
 }
