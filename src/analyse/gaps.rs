@@ -245,12 +245,11 @@ impl<'a> Explainer<'a> {
             push(from, starts, latency.0, latency.1);
             let otherwise = found.unwrap_or((Cause::Unknown, What::Say(UNEXPLAINED)));
             return self.migrations.cut(starts, gap.end, |a, b, moves| {
-                let (cause, what) = match moves {
-                    true => (
-                        Cause::GpuUnifiedMemory,
-                        What::Say("pages of managed memory moved"),
-                    ),
-                    false => otherwise,
+                let moved = What::Say("pages of managed memory moved");
+                let (cause, what) = if moves {
+                    (Cause::GpuUnifiedMemory, moved)
+                } else {
+                    otherwise
                 };
                 push(a, b, cause, what);
             });

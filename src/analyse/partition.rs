@@ -19,7 +19,7 @@ use crate::analyse::sampled::{self, Doing};
 use crate::analyse::waits::{self, Object, Wait};
 use crate::analyse::walk;
 use crate::analyse::what::{Piece, Stop, What};
-use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId, StallKind};
+use crate::event::{Cpu, MigrationKind, OverheadKind, Pid, StackId, StallKind, Tid};
 use crate::model::fxhash::{FxHashMap, FxHasher};
 use crate::model::names::Traits;
 use crate::model::ops::Call;
@@ -102,8 +102,8 @@ pub(super) struct Engine<'a> {
     to_host: FxHashMap<Pid, Intervals>,
     /// Does the second thread answer requests of the first?
     pub(super) asked: RefCell<FxHashMap<(ThreadIdx, ThreadIdx), bool>>,
-    /// When children of a process were made.
-    births: FxHashMap<Pid, Vec<Nanos>>,
+    /// When a thread made child processes.
+    births: FxHashMap<Tid, Vec<Nanos>>,
     /// Processes of which one thread only was ever seen.
     pub(super) single: FxHashMap<Pid, Option<ThreadIdx>>,
     /// By thread: see [`Engine::is_interpreter_lock`].
@@ -121,10 +121,16 @@ impl<'a> Engine<'a> {
     pub(super) fn new(t: &'a Timeline) -> Self {
         let mut launching = HashSet::default();
         let mut single: FxHashMap<Pid, Option<ThreadIdx>> = FxHashMap::default();
-        let mut births: FxHashMap<Pid, Vec<Nanos>> = FxHashMap::default();
+        let mut births: FxHashMap<Tid, Vec<Nanos>> = FxHashMap::default();
         for (idx, thread) in t.threads() {
-            if let Some(first) = thread.identities().iter().find(|i| i.pid.0 == thread.tid.0) {
-                births.entry(first.ppid).or_default().push(first.start);
+            for first in thread
+                .identities()
+                .iter()
+                .filter(|i| i.pid.0 == thread.tid.0)
+            {
+                if let Some(parent) = first.made_by {
+                    births.entry(parent).or_default().push(first.from);
+                }
             }
             for pid in thread.identities().iter().map(|i| i.pid) {
                 let one = single.entry(pid).or_insert(Some(idx));
@@ -474,19 +480,15 @@ impl<'a> Engine<'a> {
         );
     }
 
-    /// A child of its process was made in a run that is not long enough to be sure of a sample.
+    /// It made a child process in a run that is not long enough to be sure of a sample.
     fn forks(&self, thread: ThreadIdx, from: Nanos, to: Nanos) -> bool {
         const PERIOD: Nanos = Nanos::from_millis(10);
-        let pid = self.t.pid(self.t.who(thread, from));
-        let Some(times) = self
-            .births
-            .get(&pid)
-            .filter(|_| to.saturating_sub(from) <= PERIOD)
-        else {
-            return false;
-        };
-        let next = times.get(times.partition_point(|&at| at < from));
-        next.is_some_and(|&at| at < to)
+        let births = self.births.get(&self.t.thread(thread).tid);
+        to.saturating_sub(from) <= PERIOD
+            && births.is_some_and(|times| {
+                let next = times.get(times.partition_point(|&at| at < from));
+                next.is_some_and(|&at| at < to)
+            })
     }
 
     /// The thread neither slept nor called CUDA.

@@ -34,6 +34,8 @@ pub struct Identity {
     pub ppid: Pid,
     pub comm: NameId,
     pub start: Nanos,
+    /// The thread that made it, when that was seen.
+    pub made_by: Option<Tid>,
     pub cgroup: u64,
     pub target: bool,
     pub kthread: bool,
@@ -154,6 +156,12 @@ impl Thread {
             ppid: task.ppid,
             comm: task.comm,
             start: task.start,
+            made_by: match task.reason {
+                TaskReason::New { parent } => Some(parent),
+                TaskReason::Seen | TaskReason::Followed | TaskReason::Exec | TaskReason::Rename => {
+                    None
+                }
+            },
             cgroup: task.cgroup,
             target: task.target,
             kthread: task.kthread,

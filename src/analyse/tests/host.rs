@@ -762,9 +762,9 @@ fn the_innermost_call_decides() {
 }
 
 #[test]
-fn a_call_of_no_class_is_named_however_short() {
+fn a_short_call_of_no_class_is_part_of_launching() {
     let r = after(before().call(MAIN, STREAM_CREATE, (9_960, 9_965)));
-    assert_eq!(found(&r), [("host.cuda-api", 5)]);
+    assert!(found(&r).is_empty());
 }
 
 #[test]
@@ -940,7 +940,9 @@ fn a_run_in_which_a_child_is_made_is_the_price_of_the_child() {
         ))
     };
     assert_eq!(total(&forks(3_000), Cause::Subprocess), 8_900);
-    // A thread is no child.
+    // Nor is MAIN slow when another thread makes a child; and a thread is no child.
+    let other = before().born(2_500, 900, 900, THREAD, "true");
+    assert_eq!(total(&after(other), Cause::Subprocess), 0);
     let r = after(before().born(2_500, 150, 100, MAIN, "python3"));
     assert_eq!(total(&r, Cause::Subprocess), 0);
 }
