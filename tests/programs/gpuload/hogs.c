@@ -150,12 +150,13 @@ void loader_preempt_go(struct run *run, uint64_t ns, struct truth *truth)
 	send_hogs(gang, cpu, start + ns / 4, ns / 4 * 3);
 	peer_ask(loader_fd, PEER_READS, ns / 2, truth);
 	back = now_ns();
-	delivered = truth->spans[truth->count - 1].end;
+	delivered = truth->count ? truth->spans[truth->count - 1].end : back;
 	truth->cause = "host.preempted";
 	/* The answer takes a few microseconds. */
 	if (back - delivered > 100 * US)
 		truth_add(truth, delivered, back);
-	note_jumps(truth, start + ns - back);
+	if (back < start + ns)
+		note_jumps(truth, start + ns - back);
 	set_mask(&mask);
 }
 

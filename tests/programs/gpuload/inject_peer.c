@@ -74,6 +74,7 @@ void peer_epoll_go(struct run *run, uint64_t ns, struct truth *truth)
 {
 	static int epoll_fd = -1;
 	struct epoll_event event = { .events = EPOLLIN };
+	uint64_t asked;
 
 	(void)run;
 	if (epoll_fd < 0) {
@@ -81,10 +82,10 @@ void peer_epoll_go(struct run *run, uint64_t ns, struct truth *truth)
 		if (epoll_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, by_unix, &event))
 			die("epoll: %s", strerror(errno));
 	}
-	peer_send(by_unix, PEER_COMPUTES, ns);
+	asked = peer_send(by_unix, PEER_COMPUTES, ns);
 	while (epoll_wait(epoll_fd, &event, 1, -1) < 0 && errno == EINTR)
 		;
-	peer_answer(by_unix, truth);
+	peer_answer(by_unix, asked, truth);
 }
 
 /* By semaphores in memory that two processes share. */

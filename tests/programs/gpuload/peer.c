@@ -62,7 +62,25 @@ void peer_loop(int fd, void *arg)
 	}
 }
 
-void peer_answer(int fd, struct truth *truth)
+static void forget_before(struct truth *truth, uint64_t t)
+{
+	int kept = 0;
+
+	for (int i = 0; i < truth->count; i++) {
+		struct span span = truth->spans[i];
+
+		if (span.end <= t)
+			continue;
+		if (span.start < t) {
+			span.ns -= span.ns < t - span.start ? span.ns : t - span.start;
+			span.start = t;
+		}
+		truth->spans[kept++] = span;
+	}
+	truth->count = kept;
+}
+
+void peer_answer(int fd, uint64_t asked, struct truth *truth)
 {
 	uint32_t head[2];
 
@@ -74,20 +92,22 @@ void peer_answer(int fd, struct truth *truth)
 	/* The pointers are the peer's. */
 	for (int i = 0; i < truth->count; i++)
 		truth->spans[i].cause = causes[head[1]];
+	/* While this thread was kept from waiting, it did not wait for its peer. */
+	forget_before(truth, asked);
 }
 
-void peer_send(int fd, enum peer_does what, uint64_t ns)
+uint64_t peer_send(int fd, enum peer_does what, uint64_t ns)
 {
 	struct ask ask = { what, sched_getcpu(), ns };
 
 	if (!write_all(fd, &ask, sizeof(ask)))
 		die("the peer is gone");
+	return now_ns();
 }
 
 void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth)
 {
-	peer_send(fd, what, ns);
-	peer_answer(fd, truth);
+	peer_answer(fd, peer_send(fd, what, ns), truth);
 }
 
 void peer_make_ready(int fd, enum peer_does what)

@@ -16,9 +16,9 @@ void peer_loop(int fd, void *arg);
 void peer_ask(int fd, enum peer_does what, uint64_t ns, struct truth *truth);
 /* Has it make ready for that, which can take long. */
 void peer_make_ready(int fd, enum peer_does what);
-/* The two halves of that. */
-void peer_send(int fd, enum peer_does what, uint64_t ns);
-void peer_answer(int fd, struct truth *truth);
+/* The two halves of that. The first returns since when this thread has nothing to do but wait. */
+uint64_t peer_send(int fd, enum peer_does what, uint64_t ns);
+void peer_answer(int fd, uint64_t asked, struct truth *truth);
 
 int connect_unix(const char *abstract);
 int connect_tcp(uint32_t address, uint16_t port);
