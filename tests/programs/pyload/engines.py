@@ -14,10 +14,10 @@ from load import AHEAD, Span, Steps, case, follow_parent, generator, keep_away, 
 from work import heap_collector
 
 
-def engine_loop(run_step, collect, gaps, ahead):
+def engine_loop(run_step, collect, gaps):
     """Runs steps, and collects between them; yields each collection: (number, span)."""
     for number in range(gaps):
-        to_next_fault(run_step, ahead)
+        to_next_fault(run_step)
         yield number, collect()
     run_step()
 
@@ -30,9 +30,8 @@ def worker_loop(receive, send, ahead, number):
     steps = Steps(gpu, ahead, generator(number, "worker"))
     steps.fill()
     send("ready")
-    for work in iter(receive, None):
-        steps()
-        send(work)
+    for _ in iter(receive, None):
+        send(steps())
     gpu.synchronize()
     send("done")
 
@@ -93,7 +92,7 @@ class Queued:
             shared.join_thread()
 
 
-def run_engine(workers, gaps, ahead):
+def run_engine(workers, gaps):
     """An engine with its workers, from start to end; returns its collections."""
     for worker in workers.workers:
         worker.start()
@@ -105,9 +104,9 @@ def run_engine(workers, gaps, ahead):
         for worker in workers.workers:
             keep_away(worker.pid)
         workers.send("work")
-        workers.receive()
+        return all(workers.receive())
 
-    collections = list(engine_loop(run_step, collect, gaps, ahead))
+    collections = list(engine_loop(run_step, collect, gaps))
     workers.send(None)
     workers.receive()
     for worker in workers.workers:
@@ -124,13 +123,13 @@ def note(truth, collections):
 @case("engine", "host.gc", AHEAD)
 def engine(run, truth):
     """The engine collects garbage; its worker waits on a pipe."""
-    note(truth, run_engine(Piped(1, run.ahead), run.gaps, run.ahead))
+    note(truth, run_engine(Piped(1, run.ahead), run.gaps))
 
 
 @case("engine-queue", "host.gc", AHEAD)
 def engine_queue(run, truth):
     """The engine collects garbage; two workers wait on queues, into which a thread of the engine writes."""
-    note(truth, run_engine(Queued(2, run.ahead), run.gaps, run.ahead))
+    note(truth, run_engine(Queued(2, run.ahead), run.gaps))
 
 
 @case("engine-child", "host.gc", AHEAD)
@@ -138,7 +137,7 @@ def engine_child(run, truth):
     """As `engine`, but the engine is a child of a process that only waits for it."""
 
     def serve(channel):
-        channel.send(run_engine(Piped(1, run.ahead), run.gaps, run.ahead))
+        channel.send(run_engine(Piped(1, run.ahead), run.gaps))
 
     with Helper("engine", serve) as helper:
         note(truth, helper.answer())
@@ -152,22 +151,22 @@ def engine_service(channel, request):
     def run_step():
         channel.send({"engine": os.getpid(), "collected": collected})
         collected.clear()
-        channel.receive()
+        return channel.receive()
 
-    for collection in engine_loop(run_step, collect, request["gaps"], request["ahead"]):
+    for collection in engine_loop(run_step, collect, request["gaps"]):
         collected.append(collection)
 
 
 @case("engine-outside", "host.gc", AHEAD, outside=True)
 def engine_outside(run, truth):
     """An engine that is no part of the job collects garbage; the worker, here the whole job, waits on a socket."""
-    channel = outside.connect("engine", gaps=run.gaps, ahead=run.ahead)
+    channel = outside.connect("engine", gaps=run.gaps)
     steps = Steps(run.gpu, run.ahead, run.rng)
     steps.fill()
     for work in iter(channel.receive, None):
         note(truth, work["collected"])
-        steps()
+        full = steps()
         keep_away(work["engine"])
-        channel.send("done")
+        channel.send(full)
     run.gpu.synchronize()
     channel.close()

@@ -29,6 +29,8 @@ _DEVICE = ctypes.c_uint64
 _UINT = ctypes.c_uint
 _SIZE = ctypes.c_size_t
 
+NOT_READY = 600
+
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _FUNCTIONS = {
@@ -40,6 +42,7 @@ _FUNCTIONS = {
     "cuStreamSynchronize": [_HANDLE],
     "cuStreamWaitEvent": [_HANDLE, _HANDLE, _UINT],
     "cuEventCreate": [_OUT, _UINT],
+    "cuEventQuery": [_HANDLE],
     "cuEventRecord": [_HANDLE, _HANDLE],
     "cuEventSynchronize": [_HANDLE],
     "cuModuleLoadData": [_OUT, ctypes.c_char_p],
@@ -80,7 +83,7 @@ class Driver:
 
 
 def _check(result, function, _arguments):
-    if result:
+    if result and result != NOT_READY:
         sys.exit("pyload: CUDA error %d: %s" % (result, function.__name__))
     return result
 

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from gpu import Gpu
+from gpu import NOT_READY, Gpu
 
 US = 1000
 MS = 1000 * US
@@ -161,18 +161,22 @@ class Steps:
         self.done = [gpu.event() for _ in range(self.AHEAD)] if ahead else None
 
     def __call__(self):
+        """Returns whether as much is queued as is to be."""
         # 240 ms of work outlast a fault, even one that has to wait for a CPU.
         ns = 1600 * US if self.done else self.rng.choice((200, 300, 400, 500, 600, 700, 800)) * US
         for _ in range(self.KERNELS):
             self.gpu.spin(ns)
+        full = True
         if self.done:
             event = self.done[self.count % self.AHEAD]
             if self.count >= self.AHEAD:
+                full = self.gpu.cu.cuEventQuery(event) == NOT_READY
                 self.gpu.cu.cuEventSynchronize(event)
             self.gpu.cu.cuEventRecord(event, self.gpu.stream)
         else:
             self.gpu.synchronize()
         self.count += 1
+        return full
 
     def fill(self):
         """Queues what is to be ahead, before the first fault."""
@@ -180,13 +184,11 @@ class Steps:
             self()
 
 
-def to_next_fault(step, ahead):
-    """Runs the steps between two faults: a few, or until the queue is full again and steps wait for the device."""
-    waits = 0
-    while waits < 3 if ahead else waits < 2:
-        start = now()
-        step()
-        waits += not ahead or now() - start > MS
+def to_next_fault(step):
+    """Runs the steps between two faults: two, or as many as fill the queue again."""
+    step()
+    while not step():
+        pass
 
 
 class Run:
@@ -235,7 +237,7 @@ class Run:
         steps = Steps(self.gpu, self.ahead, self.rng)
         steps.fill()
         for truth.step in range(self.gaps):
-            to_next_fault(steps, self.ahead)
+            to_next_fault(steps)
             fault(truth)
         # So that the last fault ends with a launch, as all do.
         steps()

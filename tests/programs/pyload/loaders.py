@@ -114,7 +114,7 @@ class Loader:
 class Batches:
     """Of each step, one batch of each worker: they finish together."""
 
-    def __init__(self, run, ask, take, workers=1, ms=18):
+    def __init__(self, run, ask, take, workers=1, ms=24):
         self.run, self.ask, self.take, self.workers, self.ms = run, ask, take, workers, ms
         # A twin's would be there long before the next fault.
         self.ahead = not run.twin

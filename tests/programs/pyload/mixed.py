@@ -30,7 +30,7 @@ def loader_fsync(run):
     record = bytes(256 << 10)
     with Loader(Images()) as loader:
         # The next one is decoded during the flushes, and still has to be late.
-        batch = Batches(run, loader.ask, loader.take, ms=25)
+        batch = Batches(run, loader.ask, loader.take, ms=32)
 
         def fault(truth):
             batch(truth)

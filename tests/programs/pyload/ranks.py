@@ -20,7 +20,7 @@ def late_rank(pipe, ahead, seed, prepare):
     steps.fill()
     pipe.send("ready")
     while pipe.recv() != "end":
-        to_next_fault(steps, ahead)
+        to_next_fault(steps)
         pipe.send(late())
     gpu.synchronize()
 
