@@ -151,7 +151,8 @@ pub enum Define {
     Endpoint {
         object: NameId,
         role: Role,
-        /// The process of this machine at the other end; of a listener and an epoll never.
+        /// The process of this machine at the other end. Of several sockets, the one at all their ends; of a
+        /// listener never.
         peer: Option<Pid>,
     },
 }

@@ -39,6 +39,8 @@ const FIRST_EPHEMERAL: u16 = 32_768;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub text: String,
+    /// What has the same text has the same peer.
+    pub names_peer: bool,
     /// `None`: it says nothing about who is waited for.
     pub role: Option<Role>,
     /// As /proc numbers processes.
@@ -64,7 +66,12 @@ impl Endpoints {
         let text = namespace.text(socket, role);
         let other = namespace.other(socket);
         let peer = other.and_then(|other| self.owners.of(other, pid));
-        Some(Endpoint { text, role, peer })
+        Some(Endpoint {
+            text,
+            names_peer: true,
+            role,
+            peer,
+        })
     }
 
     /// Of an epoll or poll, which is what `word` is, of such inodes: not all of them need to be sockets.
@@ -92,6 +99,7 @@ impl Endpoints {
             let socket = &namespace.sockets[&one.inode];
             return Some(Endpoint {
                 text: format!("{word} of {}", namespace.text(socket, one.role)),
+                names_peer: true,
                 role: one.role,
                 peer: one.peer,
             });
@@ -151,19 +159,16 @@ fn of_members(word: &str, own: u32, members: &[Member]) -> Endpoint {
                 0 => format!("{word} of no sockets"),
                 n => format!("{word} of {n} sockets"),
             },
+            names_peer: false,
             role: None,
             peer: None,
         };
     };
     let first = others.first().and_then(|m| m.peer);
     let peer = first.filter(|_| others.iter().all(|m| m.peer == first));
-    let mut text = format!("{word} of {} sockets, {count} {name}", members.len());
-    // Another with the same numbers may have another peer.
-    if let Some(peer) = peer {
-        text.push_str(&format!(", to process {peer}"));
-    }
     Endpoint {
-        text,
+        text: format!("{word} of {} sockets, {count} {name}", members.len()),
+        names_peer: false,
         role: Some(role),
         peer,
     }
@@ -454,7 +459,7 @@ mod tests {
         assert_eq!(all.text, "epoll of 3 sockets, 1 listening");
         assert_eq!((all.role, all.peer), (Some(Role::Listening), None));
         let two = of_members("poll", 7, &[connected, accepted]);
-        assert_eq!(two.text, "poll of 2 sockets, 1 accepted, to process 9");
+        assert_eq!(two.text, "poll of 2 sockets, 1 accepted");
         assert_eq!((two.role, two.peer), (Some(Role::Accepted), Some(9)));
     }
 
@@ -472,7 +477,7 @@ mod tests {
         let own = member(1, Role::Connected, Some(7));
         let peer = member(2, Role::Connected, Some(9));
         let set = of_members("epoll", 7, &[own, peer]);
-        assert_eq!(set.text, "epoll of 2 sockets, 1 connected, to process 9");
+        assert_eq!(set.text, "epoll of 2 sockets, 1 connected");
         assert_eq!((set.role, set.peer), (Some(Role::Connected), Some(9)));
         let alone = of_members("epoll", 7, &[own, own]);
         assert_eq!((alone.role, alone.peer), (None, None));

@@ -301,7 +301,13 @@ impl Objects {
         sink: &mut dyn FnMut(Event),
     ) -> NameId {
         let peer = endpoint.peer.and_then(|peer| self.pid(peer));
-        let mut object = names.name(&endpoint.text, sink);
+        let text = &endpoint.text;
+        let mut object = match peer {
+            Some(peer) if !endpoint.names_peer => {
+                names.name(&format!("{text}, to process {peer}"), sink)
+            }
+            Some(_) | None => names.name(text, sink),
+        };
         let Some(role) = endpoint.role else {
             return object;
         };
@@ -309,8 +315,7 @@ impl Objects {
             match peer {
                 // The addresses are another connection's by now, or another network's.
                 Some(peer) if peer != other => {
-                    let text = format!("{} of process {peer}", endpoint.text);
-                    object = names.name(&text, sink);
+                    object = names.name(&format!("{text} of process {peer}"), sink);
                 }
                 _ => return object,
             }
@@ -339,6 +344,7 @@ impl Objects {
 fn plain(text: String) -> Endpoint {
     Endpoint {
         text,
+        names_peer: true,
         role: None,
         peer: None,
     }

@@ -62,6 +62,7 @@ fn the_other_end_is_told_once_and_again_when_it_is_known() {
     let mut tell = |peer| {
         let endpoint = Endpoint {
             text: "tcp a -> b".to_string(),
+            names_peer: true,
             role: Some(Role::Connected),
             peer,
         };
