@@ -55,6 +55,15 @@ fn a_description_for_another_build_is_refused() {
 }
 
 #[test]
+fn the_collector_is_where_the_description_says() {
+    // The interpreter's `gc`, and `collecting` in that.
+    for (minor, gc, collecting) in [(13, 10, 72), (14, 11, 82)] {
+        let at = layout(minor, &description(minor.into())).unwrap().at;
+        assert_eq!(at.gc_collecting, 8 * (gc + collecting));
+    }
+}
+
+#[test]
 fn pre_releases_are_refused() {
     assert!(is_release(0x030d_05f0));
     assert!(is_release(0x030e_00c2));
