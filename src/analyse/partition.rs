@@ -99,7 +99,7 @@ pub(super) struct Engine<'a> {
     lost_on: FxHashMap<Cpu, Intervals>,
     near_call: Hint,
     /// When pages of managed memory came back from a device, by process.
-    to_host: FxHashMap<Pid, Intervals>,
+    pub(super) to_host: FxHashMap<Pid, Intervals>,
     /// Does the second thread answer requests of the first?
     pub(super) asked: RefCell<FxHashMap<(ThreadIdx, ThreadIdx), bool>>,
     /// When a thread made child processes.
@@ -629,11 +629,18 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// Who touches page after page is in its faults all the time: a record is of the move alone.
 fn to_host(t: &Timeline) -> FxHashMap<Pid, Intervals> {
+    const SERIES: Nanos = Nanos::from_micros(200);
     let mut lists: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
     for m in t.gpu().migrations() {
-        if m.kind == MigrationKind::ToHost {
-            lists.entry(m.pid).or_default().push((m.start, m.end));
+        if m.kind != MigrationKind::ToHost {
+            continue;
+        }
+        let list = lists.entry(m.pid).or_default();
+        match list.last_mut() {
+            Some(last) if m.start.saturating_sub(last.1) <= SERIES => last.1 = last.1.max(m.end),
+            Some(_) | None => list.push((m.start, m.end)),
         }
     }
     let union = |(pid, list)| (pid, Intervals::union_of(list));

@@ -46,6 +46,14 @@ impl Engine<'_> {
 
     pub(super) fn verdict(&self, task: Task, s: &Stretch, asleep: &Asleep) -> Verdict {
         let plain = |cause| Verdict::Is(cause, asleep.what());
+        // Too short a wait to have a stack.
+        if asleep.wait == Wait::Other && asleep.syscall.is_none() {
+            let pid = self.t.pid(self.t.who(task.thread, s.start));
+            let moved = self.to_host.get(&pid);
+            if moved.is_some_and(|moved| moved.overlaps(s.start, s.end)) {
+                return plain(Cause::GpuUnifiedMemory);
+            }
+        }
         match asleep.wait {
             Wait::Reclaim => plain(Cause::Reclaim),
             Wait::KernelLock => {

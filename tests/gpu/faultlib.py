@@ -168,6 +168,8 @@ class Run:
                 while not os.path.exists(ready) and process.poll() is None:
                     time.sleep(0.01)
                 yield
+                os.unlink(ready)
+                process.wait(5)
             finally:
                 process.kill()
                 process.wait()

@@ -1058,6 +1058,37 @@ fn a_slow_peer_is_the_network() {
 }
 
 #[test]
+fn a_host_that_touches_page_after_page_waits_for_the_device_all_the_time() {
+    let moves = |story: Story, pages: [i64; 3]| {
+        pages.iter().fold(story, |story, &at| {
+            story.event(Event::Migration(Migration {
+                pid: Pid(100),
+                device: DeviceId(0),
+                kind: MigrationKind::ToHost,
+                start: us(at),
+                end: us(at + 5),
+                bytes: 1 << 16,
+            }))
+        })
+    };
+    // In between it runs, and sleeps for too short a time to have a stack.
+    let sleeps = |story: Story| {
+        story
+            .sleeps(2_030, 1, MAIN, D, None)
+            .wakes_by(2_040, MAIN, IDLE, Context::HardIrq(40))
+            .runs(2_040, 1, MAIN)
+    };
+    let r = after(sleeps(moves(before(), [2_000, 2_150, 2_300])));
+    assert_eq!(
+        found(&r),
+        [30, 10, 265].map(|us| ("gpu.unified-memory", us))
+    );
+    // What is far from the next is on its own.
+    let r = after(moves(before(), [2_000, 3_000, 4_000]));
+    assert_eq!(found(&r), [("gpu.unified-memory", 15)]);
+}
+
+#[test]
 fn a_host_that_touches_managed_memory_waits_for_the_device() {
     let back = |kind| {
         Event::Migration(Migration {
