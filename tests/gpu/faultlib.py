@@ -116,7 +116,7 @@ class Steps:
     """Launches steps on a device and waits for each; or keeps AHEAD of them queued instead: 100 ms of work, more than
     any fault takes that has such a twin."""
 
-    KERNELS, AHEAD = 5, 25
+    KERNELS, AHEAD = 5, 40
 
     def __init__(self, gpu, ahead, rng):
         self.gpu, self.rng, self.count = gpu, rng, 0

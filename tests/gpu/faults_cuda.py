@@ -71,11 +71,12 @@ def no_item(run):
 
 
 # What the driver moves in one piece: the device is idle for most of such a copy. A larger one keeps it busy.
-# Each copy is followed by a short synchronisation, which is no part of it.
+# PyTorch synchronises after each copy from or to pageable memory.
 PIECE = 8 << 20
+AFTER_COPY = ["gpu.launch-latency", "host.sync"]
 
 
-@case("pageable-to-host", "host", "host.pageable-copy")
+@case("pageable-to-host", "host", "host.pageable-copy", besides=AFTER_COPY)
 def pageable_to_host(run):
     torch = run.torch()
     x = torch.ones(PIECE, dtype=torch.uint8, device="cuda")
@@ -91,7 +92,7 @@ def pageable_to_host(run):
     yield fault
 
 
-@case("pageable-to-device", "host", "host.pageable-copy")
+@case("pageable-to-device", "host", "host.pageable-copy", besides=AFTER_COPY)
 def pageable_to_device(run):
     torch = run.torch()
     x = torch.ones(PIECE, dtype=torch.uint8, device="cuda")

@@ -17,6 +17,9 @@ const BESIDES: [(&str, &str); 2] = [
     ("host.launch-bound", "gpu.launch-latency"),
 ];
 
+/// What a thread computes, by whose thread it is.
+const COMPUTING: [&str; 2] = ["host.compute", "host.data-loading"];
+
 /// The answers for one injected cause, in ns of idle time.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
@@ -58,13 +61,16 @@ impl Answers {
 
     fn count(&mut self, span: &Truth, part: Part, computing: &mut u64) {
         let ns = part.ns();
-        if part.cause != span.cause && BESIDES.contains(&(&span.cause, &part.cause)) {
+        let as_true =
+            span.besides.contains(&part.cause) || BESIDES.contains(&(&span.cause, &part.cause));
+        if part.cause != span.cause && as_true {
             self.besides += ns;
         } else if let Some(who) = ambient(span, &part) {
             *self.ambient.entry(who).or_default() += ns;
         } else {
             let mut own = 0;
-            if part.cause == "host.compute" && span.cause != "host.compute" {
+            let computes = COMPUTING.contains(&part.cause.as_str());
+            if computes && part.cause != span.cause {
                 own = ns.min(*computing);
             }
             *computing -= own;

@@ -13,6 +13,8 @@ pub struct Truth {
     pub start: u64,
     pub end: u64,
     pub ns: u64,
+    /// Causes that are as true, and not told apart by the truth.
+    pub besides: Vec<String>,
 }
 
 impl Truth {
@@ -36,6 +38,15 @@ pub fn read(text: &str) -> Vec<Truth> {
     truth
 }
 
+/// Its texts, if it is a list.
+fn list(value: &Value) -> Vec<String> {
+    let texts = value.as_array().into_iter().flatten();
+    texts
+        .filter_map(Value::as_str)
+        .map(str::to_string)
+        .collect()
+}
+
 fn read_line(line: &str) -> Truth {
     let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
     let number = |key: &str| {
@@ -55,6 +66,7 @@ fn read_line(line: &str) -> Truth {
         start: number("start_ns"),
         end: number("end_ns"),
         ns: number("ns"),
+        besides: list(&value["besides"]),
     };
     assert!(
         truth.start < truth.end && truth.ns <= truth.end - truth.start,
