@@ -157,7 +157,8 @@ fn sender(t: &Timeline, wake: Wake) -> Option<Who> {
 }
 
 fn is_loader_name(comm: &str) -> bool {
-    const PARTS: [&str; 5] = [
+    const PARTS: [&str; 6] = [
+        "prefetch",
         "pt_data_",
         "dataload",
         "data_worker",

@@ -55,7 +55,16 @@ struct Batch<'a> {
     seed: u64,
 }
 
+/// As the suite calls a case.
+fn key(program: &Program, case: &str) -> String {
+    format!("{} {case}", program.name)
+}
+
 impl Batch<'_> {
+    fn key(&self, case: &str) -> String {
+        key(self.program, case)
+    }
+
     fn name(&self, number: usize) -> String {
         let twin = if self.twin { "-twin" } else { "" };
         format!("{SCORED}/{}-{number}{twin}", self.program.name)
@@ -80,29 +89,30 @@ fn own_env(case: &Case) -> Vec<(&str, &str)> {
     env.filter(|pair| !DEVICES.contains(pair)).collect()
 }
 
-/// Cases of all programs, some to a recording, in random order.
-fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
+/// Does GDIAG_CASES ask for this case, or for all?
+fn asked_for(program: &Program, case: &Case) -> bool {
+    let both = format!("{}:{}", program.name, case.name);
     let only = std::env::var("GDIAG_CASES").ok();
-    let wanted = |program: &Program, case: &Case| {
-        let both = format!("{}:{}", program.name, case.name);
-        let only = only.as_ref();
-        only.is_none_or(|only| {
-            only.split(',')
-                .any(|name| name == case.name || name == both)
-        })
-    };
+    only.is_none_or(|only| {
+        only.split(',')
+            .any(|name| name == case.name || name == both)
+    })
+}
+
+/// The wanted cases and twins of all programs, some to a recording, in random order.
+fn plan<'a>(
+    programs: &'a [Program],
+    shuffle: &mut Shuffle,
+    wanted: impl Fn(&Program, &Case, bool) -> bool,
+) -> Vec<Batch<'a>> {
     let mut plan = Vec::new();
     for program in programs {
-        let mut cases = Vec::new();
-        for case in program.cases.iter().filter(|case| wanted(program, case)) {
-            match &case.lacks {
-                None => cases.push(case),
-                Some(lacks) => println!("skipped: {} {}: {lacks}", program.name, case.name),
-            }
-        }
         for twin in [false, true] {
-            let mut cases = cases.clone();
-            cases.retain(|case| !twin || case.twin);
+            let cases = program.cases.iter();
+            let mut cases: Vec<&Case> = cases
+                .filter(|case| case.lacks.is_none() && (!twin || case.twin))
+                .filter(|case| asked_for(program, case) && wanted(program, case, twin))
+                .collect();
             shuffle.list(&mut cases);
             cases.sort_by_key(|case| own_env(case));
             for same in cases.chunk_by(|a, b| own_env(a) == own_env(b)) {
@@ -116,10 +126,30 @@ fn plan<'a>(programs: &'a [Program], shuffle: &mut Shuffle) -> Vec<Batch<'a>> {
             }
         }
     }
-    assert!(!plan.is_empty(), "GDIAG_CASES names no case");
     shuffle.list(&mut plan);
     plan
 }
+
+/// Records these cases, and scores them anew.
+fn score(suite: &mut Suite, machine: &Machine, batch: &Batch<'_>, name: &str) {
+    println!("{name}: {}", batch.cases.join(", "));
+    for case in &batch.cases {
+        suite.forget(&batch.key(case), batch.twin);
+    }
+    match batch.record(machine, name) {
+        Ok(run) => {
+            let report = run.json("10us");
+            let path = scenarios().join(format!("{name}.report.json"));
+            std::fs::write(path, report.to_string()).unwrap();
+            suite.add(name, &report, &run.truth);
+        }
+        Err(why) => println!("{why}"),
+    }
+}
+
+/// A case that misses a demand is recorded so many times again, and the last time counts: whatever else
+/// this machine did may have been in its way. What is wrong with gdiag is wrong each time.
+const AGAIN: usize = 2;
 
 #[test]
 fn injected_faults_get_their_cause_and_their_twins_do_not() {
@@ -129,27 +159,43 @@ fn injected_faults_get_their_cause_and_their_twins_do_not() {
     let (mut shuffle, seed) = Shuffle::new();
     println!("GDIAG_SEED={seed}");
     let programs = Program::all(&machine);
+    for (program, case) in programs
+        .iter()
+        .flat_map(|p| p.cases.iter().map(move |c| (p, c)))
+    {
+        if let Some(lacks) = &case.lacks {
+            println!("skipped: {} {}: {lacks}", program.name, case.name);
+        }
+    }
     let scored = scenarios().join(SCORED);
     let _ = std::fs::remove_dir_all(&scored);
     std::fs::create_dir_all(&scored).unwrap();
     let mut suite = Suite::default();
-    let mut wrong = Vec::new();
-    for (number, batch) in plan(&programs, &mut shuffle).iter().enumerate() {
-        let name = batch.name(number);
-        println!("{name}: {}", batch.cases.join(", "));
-        let run = match batch.record(&machine, &name) {
-            Ok(run) => run,
-            Err(why) => {
-                wrong.push(format!("{}: {why}", batch.cases.join(",")));
-                continue;
+    let mut number = 0;
+    for round in 0..=AGAIN {
+        let batches = plan(&programs, &mut shuffle, |program, case, twin| {
+            let wrong = suite.wrong_with(&key(program, &case.name), twin);
+            if round > 0 && !wrong.is_empty() {
+                println!("again, as {}", wrong.join("; "));
             }
-        };
-        let report = run.json("10us");
-        let path = scenarios().join(format!("{name}.report.json"));
-        std::fs::write(path, report.to_string()).unwrap();
-        suite.add(&name, &report, &run.truth);
+            !wrong.is_empty()
+        });
+        assert!(
+            round > 0 || !batches.is_empty(),
+            "GDIAG_CASES names no case"
+        );
+        for batch in &batches {
+            let name = batch.name(number);
+            score(&mut suite, &machine, batch, &name);
+            number += 1;
+        }
     }
     println!("{suite}");
-    wrong.extend(suite.wrong());
+    let mut wrong = suite.wrong();
+    plan(&programs, &mut shuffle, |program, case, twin| {
+        let with = suite.wrong_with(&key(program, &case.name), twin);
+        wrong.extend(with.into_iter().filter(|w| w.ends_with("not recorded")));
+        false
+    });
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

@@ -73,77 +73,119 @@ impl Suite {
         total
     }
 
+    /// Forgets a case, which is to be recorded again.
+    pub fn forget(&mut self, case: &str, twin: bool) {
+        let kind = if twin {
+            &mut self.twins
+        } else {
+            &mut self.faults
+        };
+        kind.remove(case);
+    }
+
+    /// What is wrong with one case, in words; with one that was not recorded, that.
+    pub fn wrong_with(&self, case: &str, twin: bool) -> Vec<String> {
+        let (kind, wrong): (_, fn(&str, &Score) -> Wrong) = if twin {
+            (&self.twins, wrong_twin)
+        } else {
+            (&self.faults, wrong_fault)
+        };
+        match kind.get(case) {
+            Some(score) => wrong(case, score).0,
+            None => vec![format!("{case}: not recorded")],
+        }
+    }
+
     /// Every demand that is not met, in words.
     pub fn wrong(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let mut unless = |holds: bool, what: String| {
-            if !holds {
-                wrong.push(what);
-            }
-        };
+        let mut wrong = Wrong::default();
         for (case, score) in &self.faults {
-            let all = score.all();
-            unless(
-                score.gaps >= GAPS,
-                format!(
-                    "{case}: {} of {} injections made a gap, not {GAPS}",
-                    score.gaps, score.injections
-                ),
-            );
-            unless(
-                score.share() >= CASE,
-                format!("{case}: {:.4} of it is right, not {CASE}", score.share()),
-            );
-            let ambient = ratio(all.ambient_ns(), all.ambient_ns() + all.idle());
-            unless(
-                ambient <= AMBIENT,
-                format!("{case}: others took {ambient:.2} of it, so that nothing was measured"),
-            );
-            let blamed = score.labels(|label, answer| on_device(label) && is_host(answer));
-            unless(
-                blamed == 0,
-                format!("{case}: {blamed} gaps of the device are the host's"),
-            );
+            wrong.0.extend(wrong_fault(case, score).0);
         }
         let (host, device) = (self.total(false), self.total(true));
-        unless(
+        wrong.unless(
             host.answers.by.is_empty() || host.share() >= HOST,
             format!("host cases: {:.4} is right, not {HOST}", host.share()),
         );
-        unless(
+        wrong.unless(
             device.answers.by.is_empty() || device.share() >= DEVICE,
             format!("device cases: {:.4} is right, not {DEVICE}", device.share()),
         );
         let blamed = ratio(device.blames_host, device.answers.idle());
-        unless(
+        wrong.unless(
             blamed <= EDGES,
             format!("device cases: the host is blamed for {blamed:.4} of them, more than {EDGES}"),
         );
         let mut all = host.answers;
         all.add(&device.answers);
         let explained = ratio(all.explained(), all.idle());
-        unless(
+        wrong.unless(
             all.by.is_empty() || explained >= EXPLAINED,
             format!("{explained:.4} is explained, not {EXPLAINED}"),
         );
         for (case, score) in &self.twins {
-            let blamed = ratio(score.right(), score.injected);
-            unless(
-                blamed <= NOISE,
-                format!("{case}, twin: blamed for {blamed:.4} of the time, more than {NOISE}"),
-            );
-            let gaps = score.labels(|label, answer| label == answer);
-            unless(
-                gaps == 0,
-                format!("{case}, twin: {gaps} gaps have its cause"),
-            );
-            unless(
-                score.injections >= GAPS,
-                format!("{case}, twin: {} injections, not {GAPS}", score.injections),
-            );
+            wrong.0.extend(wrong_twin(case, score).0);
         }
-        wrong
+        wrong.0
     }
+}
+
+/// Demands that are not met, in words.
+#[derive(Debug, Default)]
+struct Wrong(Vec<String>);
+
+impl Wrong {
+    fn unless(&mut self, holds: bool, what: String) {
+        if !holds {
+            self.0.push(what);
+        }
+    }
+}
+
+fn wrong_fault(case: &str, score: &Score) -> Wrong {
+    let mut wrong = Wrong::default();
+    let all = score.all();
+    wrong.unless(
+        score.gaps >= GAPS,
+        format!(
+            "{case}: {} of {} injections made a gap, not {GAPS}",
+            score.gaps, score.injections
+        ),
+    );
+    wrong.unless(
+        score.share() >= CASE,
+        format!("{case}: {:.4} of it is right, not {CASE}", score.share()),
+    );
+    let ambient = ratio(all.ambient_ns(), all.ambient_ns() + all.idle());
+    wrong.unless(
+        ambient <= AMBIENT,
+        format!("{case}: others took {ambient:.2} of it, so that nothing was measured"),
+    );
+    let blamed = score.labels(|label, answer| on_device(label) && is_host(answer));
+    wrong.unless(
+        blamed == 0,
+        format!("{case}: {blamed} gaps of the device are the host's"),
+    );
+    wrong
+}
+
+fn wrong_twin(case: &str, score: &Score) -> Wrong {
+    let mut wrong = Wrong::default();
+    let blamed = ratio(score.right(), score.injected);
+    wrong.unless(
+        blamed <= NOISE,
+        format!("{case}, twin: blamed for {blamed:.4} of the time, more than {NOISE}"),
+    );
+    let gaps = score.labels(|label, answer| label == answer);
+    wrong.unless(
+        gaps == 0,
+        format!("{case}, twin: {gaps} gaps have its cause"),
+    );
+    wrong.unless(
+        score.injections >= GAPS,
+        format!("{case}, twin: {} injections, not {GAPS}", score.injections),
+    );
+    wrong
 }
 
 /// Of all faults of the host, or of all of the device.

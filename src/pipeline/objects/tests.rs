@@ -262,6 +262,27 @@ fn epoll_of(sockets: &[&dyn std::os::fd::AsFd]) -> Epoll {
 }
 
 #[test]
+fn what_was_closed_since_keeps_its_last_name() {
+    let (_listener, client, server) = connection();
+    let mut real = Real::default();
+    // A number that no other test is given meanwhile.
+    let far = nix::fcntl::fcntl(&server, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(900)).unwrap();
+    let number = u64::try_from(far).unwrap();
+    let before = real.call(libc::SYS_recvfrom, [number, 0, 0]);
+    assert!(before.0.starts_with("tcp "), "{before:?}");
+    // Long enough to be looked at anew.
+    real.objects.age_for_tests(AGE);
+    nix::unistd::close(far).unwrap();
+    let after = real.call(libc::SYS_recvfrom, [number, 0, 0]);
+    assert_eq!(after.0, before.0);
+    // But not for ever: the number may have been another's since.
+    real.objects.age_for_tests(OLDEST);
+    let later = real.call(libc::SYS_recvfrom, [number, 0, 0]);
+    assert_eq!(later.0, "");
+    drop((client, server));
+}
+
+#[test]
 fn an_epoll_is_what_its_sockets_are() {
     let (listener, client, server) = connection();
     let mut real = Real::default();
