@@ -77,6 +77,12 @@ impl Engine<'_> {
         lock(Cause::Lock, Some(holder))
     }
 
+    /// Rather than for what another thread has for it.
+    pub(super) fn waits_for_lock(&self, thread: ThreadIdx, s: &Stretch) -> bool {
+        let lock = |what| matches!(what, For::InterpreterLock | For::Lock);
+        self.is_futex(s) && self.waits_in_futex(thread, s).is_some_and(lock)
+    }
+
     /// By the program's stack, by the times of the waits for an interpreter lock, or else by what the
     /// thread's other waits were for.
     fn waits_in_futex(&self, thread: ThreadIdx, s: &Stretch) -> Option<For> {

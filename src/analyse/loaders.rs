@@ -77,7 +77,9 @@ impl Engine<'_> {
         let tid = self.t.thread(helper.thread).tid;
         let for_it = |s: &Stretch| {
             let asleep = matches!(s.state, State::Blocked(_)) && s.len() >= LONG;
-            asleep && thread.wake_of(s).is_some_and(|w| w.waker == tid)
+            asleep
+                && thread.wake_of(s).is_some_and(|w| w.waker == tid)
+                && !self.waits_for_lock(waiter, s)
         };
         let (mut waits, mut answers) = (0, 0);
         let born = self.t.identity(helper).map_or(Nanos::ZERO, |id| id.start);

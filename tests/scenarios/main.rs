@@ -89,6 +89,15 @@ fn own_env(case: &Case) -> Vec<(&str, &str)> {
     env.filter(|pair| !DEVICES.contains(pair)).collect()
 }
 
+/// Those that this machine can do.
+fn cases(programs: &[Program]) -> impl Iterator<Item = (&Program, &Case)> {
+    let cases = programs.iter().flat_map(|program| {
+        let cases = program.cases.iter();
+        cases.map(move |case| (program, case))
+    });
+    cases.filter(|(_, case)| case.lacks.is_none())
+}
+
 /// Does GDIAG_CASES ask for this case, or for all?
 fn asked_for(program: &Program, case: &Case) -> bool {
     let both = format!("{}:{}", program.name, case.name);
@@ -192,10 +201,15 @@ fn injected_faults_get_their_cause_and_their_twins_do_not() {
     }
     println!("{suite}");
     let mut wrong = suite.wrong();
-    plan(&programs, &mut shuffle, |program, case, twin| {
-        let with = suite.wrong_with(&key(program, &case.name), twin);
-        wrong.extend(with.into_iter().filter(|w| w.ends_with("not recorded")));
-        false
-    });
+    for (program, case) in cases(&programs).filter(|(program, case)| asked_for(program, case)) {
+        let key = key(program, &case.name);
+        let kinds = [(&suite.faults, true), (&suite.twins, case.twin)];
+        if kinds
+            .iter()
+            .any(|(kind, due)| *due && !kind.contains_key(&key))
+        {
+            wrong.push(format!("{key}: not recorded"));
+        }
+    }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

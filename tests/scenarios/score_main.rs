@@ -6,6 +6,7 @@
 
 mod gpu;
 mod score;
+#[allow(dead_code)] // Nothing is recorded again here.
 mod suite;
 mod table;
 mod truth;

@@ -50,26 +50,32 @@ void lock_ready(struct run *run)
 		die("cannot start a thread");
 }
 
-/* Keeps a thread from this one's CPU, which it would take instead of the lock. */
-static void send_away(pthread_t thread)
+/*
+ * Keeps a thread from this one's CPU, which it would take instead of the lock, and this one on it: a
+ * waker likes its own CPU for whom it wakes. Returns where this one may run otherwise.
+ */
+static cpu_set_t part(pthread_t thread)
 {
-	cpu_set_t set;
+	cpu_set_t all, others;
 
-	if (sched_getaffinity(0, sizeof(set), &set))
+	if (sched_getaffinity(0, sizeof(all), &all))
 		die("sched_getaffinity: %s", strerror(errno));
-	if (CPU_COUNT(&set) < 2)
-		return;
-	CPU_CLR(sched_getcpu(), &set);
-	pthread_setaffinity_np(thread, sizeof(set), &set);
+	if (CPU_COUNT(&all) < 2)
+		return all;
+	others = all;
+	pin_to(sched_getcpu());
+	CPU_CLR(sched_getcpu(), &others);
+	pthread_setaffinity_np(thread, sizeof(others), &others);
+	return all;
 }
 
 static void wait_for_holder(go_fn *does, uint64_t ns, struct truth *truth)
 {
+	cpu_set_t all = part(holder_thread);
 	uint64_t start;
 
 	holder_ns = ns;
 	holder_does = does;
-	send_away(holder_thread);
 	sem_post(&holder_go);
 	while (sem_wait(&holder_holds))
 		;
@@ -78,6 +84,7 @@ static void wait_for_holder(go_fn *does, uint64_t ns, struct truth *truth)
 	pthread_mutex_lock(&mutex);
 	truth_add(truth, start, now_ns());
 	pthread_mutex_unlock(&mutex);
+	sched_setaffinity(0, sizeof(all), &all);
 }
 
 void lock_go(struct run *run, uint64_t ns, struct truth *truth)
@@ -139,11 +146,11 @@ void kernel_lock_ready(struct run *run)
 /* Wants to map a page while the other thread has the map of the address space locked. */
 void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 {
+	cpu_set_t all = part(mapper_thread);
 	uint64_t end, now;
 	struct call call;
 
 	(void)run;
-	send_away(mapper_thread);
 	atomic_store(&mapped, 0);
 	atomic_store(&mapping_until, UINT64_MAX);
 	sem_post(&mapper_go);
@@ -163,4 +170,5 @@ void kernel_lock_go(struct run *run, uint64_t ns, struct truth *truth)
 		now = call_ends(&call, truth);
 	} while (now < end || (!truth->count && now < end + ns));
 	atomic_store(&mapping_until, 0);
+	sched_setaffinity(0, sizeof(all), &all);
 }

@@ -90,7 +90,7 @@ void demand_prepare(struct run *run)
 	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (asked < 0 || epoll_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, asked, &event))
 		die("cannot serve: %s", strerror(errno));
-	close(listener);
+	/* The listener stays open, as that of a server does. */
 }
 
 static uint64_t await_request(void)
