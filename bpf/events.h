@@ -125,9 +125,11 @@ struct gdiag_wait {
 	struct gdiag_rec_hdr hdr;    /* ts_ns = end of the wait (the waking), tid = the wakee */
 	unsigned long long start_ns; /* switched out */
 	unsigned long long args[3];  /* of the system call; 0 without one */
+	unsigned long long inode;    /* of the open file with the number args[0], 0: there is none */
+	unsigned short mode;	     /* of that, as in stat(2) */
 	unsigned short state;	     /* raw __state it slept in */
 	short nr;
-	unsigned int frames;			   /* used entries of ips; 0 when the walk failed */
+	unsigned short frames;			   /* used entries of ips; 0 when the walk failed */
 	unsigned long long ips[GDIAG_STACK_DEPTH]; /* kernel stack, leaf first */
 };
 
@@ -282,7 +284,7 @@ _Static_assert(sizeof(struct gdiag_chunk) == 8 + 24 * GDIAG_CHUNK_SLOTS, "chunk"
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
-_Static_assert(sizeof(struct gdiag_wait) == 56 + 8 * GDIAG_STACK_DEPTH, "wait");
+_Static_assert(sizeof(struct gdiag_wait) == 64 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_cpu_wait) == 32, "cpu_wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");

@@ -300,6 +300,27 @@ static __always_inline u8 saturate(u32 n)
 }
 
 /*
+ * What a number of a file stands for can only be told while the thread still sleeps: afterwards it
+ * may close the file, and have the number again for another.
+ */
+static __always_inline void note_file(struct task_struct *t, u64 number, struct gdiag_wait *r)
+{
+	struct fdtable *table = BPF_CORE_READ(t, files, fdt);
+	struct file **files, *file = 0;
+	struct inode *inode;
+
+	if (!table || number >= BPF_CORE_READ(table, max_fds))
+		return;
+	files = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), files + number);
+	inode = file ? BPF_CORE_READ(file, f_inode) : 0;
+	if (!inode)
+		return;
+	r->inode = BPF_CORE_READ(inode, i_ino);
+	r->mode = BPF_CORE_READ(inode, i_mode);
+}
+
+/*
  * The wait is over: only now is it known to be long enough to be worth its stack. The
  * sleeper has not run yet, so the stack is the one it slept on.
  */
@@ -326,6 +347,7 @@ static __noinline int send_wait(struct task_struct *t, struct task_data *d, u64 
 	r->state = d->state;
 	r->nr = d->nr;
 	r->args[0] = r->args[1] = r->args[2] = 0;
+	r->inode = r->mode = 0;
 	regs = user_regs(t);
 	if (regs && d->nr >= 0) {
 #ifdef __TARGET_ARCH_arm64
@@ -337,6 +359,7 @@ static __noinline int send_wait(struct task_struct *t, struct task_data *d, u64 
 		r->args[1] = regs->si;
 		r->args[2] = regs->dx;
 #endif
+		note_file(t, r->args[0], r);
 	}
 	bytes = bpf_get_task_stack(t, r->ips, sizeof(r->ips), 0);
 	r->frames = bytes > 0 ? (u64)bytes / 8 : 0;

@@ -104,6 +104,24 @@ struct cpumask {
 	unsigned long bits[1];
 };
 
+struct inode {
+	unsigned short i_mode;
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct kernfs_node {
 	u64 id;
 };
@@ -138,6 +156,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	char comm[16];
 	struct css_set *cgroups;
+	struct files_struct *files;
 };
 
 /* before 5.14; RHEL 8 has the new name on 4.18, so the field decides and never the version */

@@ -158,10 +158,24 @@ fn cpu_cgroup(text: &str) -> Option<&str> {
 }
 
 /// What descriptor `fd` of a thread is: a path, `socket:[…]`, `pipe:[…]`. Empty when unknown.
-pub fn descriptor(tid: u32, fd: u64) -> String {
+pub fn open_file(tid: u32, fd: u64) -> String {
     fs::read_link(format!("/proc/{tid}/fd/{fd}"))
         .map(|path| path.to_string_lossy().into_owned())
         .unwrap_or_default()
+}
+
+/// The same, if it still is the file with this inode. The file itself is not looked at, as that of a
+/// server that does not answer would take for ever.
+pub fn descriptor(tid: u32, fd: u64, inode: u64) -> Option<String> {
+    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    // Before Linux 5.14 it is not told.
+    let is_it = parse_inode(&info).is_none_or(|now| now == inode);
+    Some(open_file(tid, fd)).filter(|path| is_it && !path.is_empty())
+}
+
+fn parse_inode(info: &str) -> Option<u64> {
+    let number = info.lines().find_map(|line| line.strip_prefix("ino:"))?;
+    number.trim().parse().ok()
 }
 
 /// The number in `socket:[…]`.

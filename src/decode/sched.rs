@@ -54,6 +54,16 @@ pub struct RawWait {
     pub tid: Tid,
     pub syscall: Option<u16>,
     pub args: [u64; 3],
+    /// What the first argument stood for as the number of an open file.
+    pub file: Option<FileId>,
+}
+
+/// An open file of whatever kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    pub inode: u64,
+    /// As in stat(2).
+    pub mode: u16,
 }
 
 /// Turns addresses and descriptors into names while the target still has them.
@@ -262,11 +272,15 @@ fn event(
             Event::Exit(exit)
         }
         Record::Wait(w) => {
-            let frames = (w.frames as usize).min(w.ips.len());
+            let frames = usize::from(w.frames).min(w.ips.len());
             let raw = RawWait {
                 tid: Tid(w.hdr.tid),
                 syscall: syscall(w.nr),
                 args: w.args,
+                file: (w.inode != 0).then_some(FileId {
+                    inode: w.inode,
+                    mode: w.mode,
+                }),
             };
             let stack = lookup.stack(&w.ips[..frames], names, sink);
             let object = lookup.object(&raw, names, sink);

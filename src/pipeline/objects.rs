@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::collect::process;
-use crate::decode::sched::RawWait;
+use crate::decode::sched::{FileId, RawWait};
 use crate::event::{Define, Event, NameId, Pid, Role, Tid, Wait};
 use crate::intern::Names;
 use crate::pipeline::endpoints::{Endpoint, Endpoints};
@@ -155,7 +155,7 @@ impl Budget {
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     budget: Budget,
-    known: HashMap<(Tid, Argument), Known>,
+    known: HashMap<(Tid, Argument, Option<FileId>), Known>,
     endpoints: Endpoints,
     told: HashMap<NameId, (Role, Option<Pid>)>,
     /// Of processes that /proc gives other numbers than the host, the host's.
@@ -202,7 +202,7 @@ impl Objects {
             return NameId(0);
         };
         let looked = Instant::now();
-        let key = (wait.tid, argument);
+        let key = (wait.tid, argument, wait.file);
         let known = self.known.get(&key).map(|k| (looked - k.looked, *k));
         if let Some((_, known)) = known.filter(|(age, known)| *age < known.age) {
             return known.name;
@@ -212,7 +212,7 @@ impl Objects {
             return known.map_or(NameId(0), |(_, known)| known.name);
         }
         let endpoint = match argument {
-            Argument::Descriptor(fd) => self.descriptor(thread, fd),
+            Argument::Descriptor(fd) => self.descriptor(thread, fd, wait.file),
             Argument::Epoll(fd) => self.epoll(thread, fd),
             Argument::Poll(address, count) => self.poll(thread, address, count),
             Argument::Select(count, sets) => self.select(thread, count, sets),
@@ -241,13 +241,23 @@ impl Objects {
         }
     }
 
-    fn descriptor(&mut self, thread: InProc, fd: u64) -> Endpoint {
-        let path = process::descriptor(thread.tid, fd);
-        let Some(inode) = process::socket_number(&path) else {
-            return plain(path);
+    /// `file` is what the number stood for in the wait; by now it can be another's.
+    fn descriptor(&mut self, thread: InProc, fd: u64, file: Option<FileId>) -> Endpoint {
+        let Some(file) = file else {
+            return plain(String::new());
         };
-        let socket = self.endpoints.socket(thread.pid, inode);
-        socket.unwrap_or_else(|| plain(path))
+        match u32::from(file.mode) & libc::S_IFMT {
+            libc::S_IFSOCK => {
+                let inode = u32::try_from(file.inode).unwrap_or(0);
+                let socket = self.endpoints.socket(thread.pid, inode);
+                socket.unwrap_or_else(|| plain(format!("socket:[{}]", file.inode)))
+            }
+            kind => match process::descriptor(thread.tid, fd, file.inode) {
+                Some(path) => plain(path),
+                None if kind == libc::S_IFIFO => plain(format!("pipe:[{}]", file.inode)),
+                None => plain(String::new()),
+            },
+        }
     }
 
     fn epoll(&mut self, thread: InProc, fd: u64) -> Endpoint {
@@ -289,7 +299,7 @@ impl Objects {
         let paths: Vec<_> = fds
             .unwrap_or_default()
             .into_iter()
-            .map(|fd| process::descriptor(thread.tid, fd))
+            .map(|fd| process::open_file(thread.tid, fd))
             .collect();
         if paths.is_empty() || paths.iter().any(String::is_empty) {
             return plain(String::new());

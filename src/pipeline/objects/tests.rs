@@ -1,5 +1,6 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -106,6 +107,8 @@ struct Real {
     events: Vec<Event>,
     /// The thread that is taken for the process, when it is in a namespace of its own.
     namespace_of: Option<u32>,
+    /// What the descriptor was at the time of the wait, when that is not what it is.
+    file: Option<FileId>,
 }
 
 impl Real {
@@ -115,6 +118,7 @@ impl Real {
             tid: Tid(tid),
             syscall: u16::try_from(syscall).ok(),
             args,
+            file: self.file.or_else(|| file(args[0])),
         };
         let pid = self.namespace_of.unwrap_or_else(std::process::id);
         let thread = InProc { tid, pid };
@@ -162,6 +166,15 @@ impl Real {
     fn peer_of(&mut self, socket: &impl AsRawFd) -> (String, Role, u32) {
         self.peer(libc::SYS_read, [fd(socket), 0, 0])
     }
+}
+
+/// What BPF finds behind a number.
+fn file(fd: u64) -> Option<FileId> {
+    let meta = std::fs::metadata(format!("/proc/self/fd/{fd}")).ok()?;
+    Some(FileId {
+        inode: meta.ino(),
+        mode: u16::try_from(meta.mode()).unwrap(),
+    })
 }
 
 fn fd(of: &impl AsRawFd) -> u64 {
@@ -262,23 +275,39 @@ fn epoll_of(sockets: &[&dyn std::os::fd::AsFd]) -> Epoll {
 }
 
 #[test]
-fn what_was_closed_since_keeps_its_last_name() {
+fn a_number_is_what_it_was_in_the_wait_and_not_what_it_is_now() {
     let (_listener, client, server) = connection();
     let mut real = Real::default();
     // A number that no other test is given meanwhile.
     let far = nix::fcntl::fcntl(&server, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(900)).unwrap();
     let number = u64::try_from(far).unwrap();
-    let before = real.call(libc::SYS_recvfrom, [number, 0, 0]);
+    let socket = file(number).unwrap();
+    let asked = [number, 0, 0];
+    let before = real.call(libc::SYS_recvfrom, asked);
     assert!(before.0.starts_with("tcp "), "{before:?}");
-    // Long enough to be looked at anew.
-    real.objects.age_for_tests(AGE);
+    // The socket is known by its inode, whatever has its number.
+    let other = std::fs::File::open("/proc/self/exe").unwrap();
     nix::unistd::close(far).unwrap();
-    let after = real.call(libc::SYS_recvfrom, [number, 0, 0]);
-    assert_eq!(after.0, before.0);
-    // But not for ever: the number may have been another's since.
+    let again = nix::fcntl::fcntl(&other, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(far)).unwrap();
+    assert_eq!(again, far);
+    real.file = Some(socket);
+    assert_eq!(real.call(libc::SYS_recvfrom, asked).0, before.0);
+    // A file that is not there any more has no name.
+    real.file = Some(FileId {
+        inode: file(number).unwrap().inode + 1,
+        mode: u16::try_from(libc::S_IFREG).unwrap(),
+    });
+    assert_eq!(real.call(libc::SYS_read, asked).0, "");
+    real.file = None;
+    let exe = std::fs::read_link("/proc/self/exe").unwrap();
+    assert_eq!(real.call(libc::SYS_read, asked).0, exe.to_str().unwrap());
+    // But it keeps the one that it had for a while.
+    real.file = file(number);
+    nix::unistd::close(far).unwrap();
+    real.objects.age_for_tests(AGE);
+    assert_eq!(real.call(libc::SYS_read, asked).0, exe.to_str().unwrap());
     real.objects.age_for_tests(OLDEST);
-    let later = real.call(libc::SYS_recvfrom, [number, 0, 0]);
-    assert_eq!(later.0, "");
+    assert_eq!(real.call(libc::SYS_read, asked).0, "");
     drop((client, server));
 }
 
