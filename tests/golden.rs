@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const RECORDINGS: [&str; 4] = ["launch", "item", "loader", "stacks"];
+const RECORDINGS: [&str; 6] = ["launch", "item", "loader", "stacks", "engine", "managed"];
 
 /// Every so many bytes a recording is cut, or a bit of it flipped.
 const STEP: usize = 997;
@@ -99,11 +99,33 @@ fn the_known_fault_comes_first() {
     for (name, fault) in [
         ("launch", "host.launch-bound"),
         ("loader", "host.data-loading"),
+        ("managed", "gpu.unified-memory"),
     ] {
         let report: Value = serde_json::from_str(&whole_report(name, &["--json"])).unwrap();
         let first = &report["gpus"][0]["causes"][0];
         assert_eq!(first["id"], fault);
         assert!(first["share"].as_f64().unwrap() > 0.5, "{first}");
+    }
+}
+
+/// The hardest case: nothing in any trace of the GPU, or of the process that uses it, tells why it waits.
+#[test]
+fn an_engine_outside_of_the_job_is_caught_in_its_garbage_collector() {
+    let report: Value = serde_json::from_str(&whole_report("engine", &["--json"])).unwrap();
+    for gap in &list(&report["gpus"][0], "gaps")[..2] {
+        let collects = |part: &&Value| part["cause"] == "host.gc" && part["comm"] == "engine";
+        let collected: u64 = list(gap, "parts").iter().filter(collects).map(length).sum();
+        assert!(collected * 10 > length(gap) * 9, "{gap}");
+        assert_ne!(gap["dispatcher"]["comm"], "engine");
+        // From the dispatcher back to the engine, which ran.
+        let chain = list(gap, "chain");
+        assert_eq!(chain[0]["comm"], gap["dispatcher"]["comm"]);
+        assert_eq!(chain[0]["woken_by"]["comm"], "engine");
+        let last = &chain[chain.len() - 1];
+        assert_eq!(
+            (&last["comm"], &last["state"]),
+            (&"engine".into(), &"running (collecting garbage)".into())
+        );
     }
 }
 
@@ -285,7 +307,7 @@ fn a_recording_cut_anywhere_is_reported_as_far_as_it_goes() {
         }
         assert!(operations.is_sorted(), "{name}: {operations:?}");
         operations.dedup();
-        assert!(operations.len() > 3, "{name}: {operations:?}");
+        assert!(operations.len() > 2, "{name}: {operations:?}");
     }
 }
 

@@ -14,7 +14,7 @@ use gdiag::store::{Reader, Writer};
 use gdiag::units::Nanos;
 use serde_json::Value;
 
-const RECORDINGS: [&str; 4] = ["launch", "item", "loader", "stacks"];
+const RECORDINGS: [&str; 5] = ["launch", "item", "loader", "stacks", "engine"];
 
 const UNKNOWN: &str = "unknown.measurement";
 

@@ -15,7 +15,7 @@ use gdiag::store::{trim, Reader, Writer};
 use gdiag::units::Nanos;
 
 /// Several chunks even of a short part, as a recorder writes them: damage then leaves something.
-const EVENTS_IN_CHUNK: u64 = 1000;
+const EVENTS_IN_CHUNK: u64 = 300;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
