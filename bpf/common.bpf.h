@@ -54,9 +54,11 @@ struct cpu_data {
 	u32 softirq_tid;    /* the thread that it runs on top of, or as with PREEMPT_RT */
 	u32 open;	    /* the chunk that is being filled */
 	u64 resumed_off_ns; /* when the target that was just switched in left the CPU, if that was long ago; else 0 */
-	u64 woken_off_ns;   /* when the target that this CPU's thread is waking went to sleep, if that was long ago; else 0 */
-	u8 sending;	    /* the other one is being sent */
-	u8 in_irq;	    /* a handler with an irq number runs */
+	u32 next_tid;	    /* the thread that was switched in last */
+	u32 pad2;
+	u64 woken_off_ns; /* when the target that this CPU's thread is waking went to sleep, if that was long ago; else 0 */
+	u8 sending;	  /* the other one is being sent */
+	u8 in_irq;	  /* a handler with an irq number runs */
 	u8 in_softirq;
 	u8 in_vector; /* a vector without a number runs: timer, function call, irq work */
 	u8 pad[4];

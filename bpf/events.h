@@ -33,6 +33,7 @@ enum gdiag_rec_type {
 	GDIAG_REC_IRQ = 7,	 /* struct gdiag_irq: an interrupt took time from a target */
 	GDIAG_REC_SAMPLE = 8,	 /* struct gdiag_sample, cut after its last frame: where a target was */
 	GDIAG_REC_PYCODE = 9,	 /* struct gdiag_pycode, cut after its last byte: a Python function */
+	GDIAG_REC_RESUMED = 11,	 /* struct gdiag_resumed: a switch that only its end was seen of */
 	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
 };
 
@@ -131,6 +132,12 @@ struct gdiag_wait {
 	short nr;
 	unsigned short frames;			   /* used entries of ips; 0 when the walk failed */
 	unsigned long long ips[GDIAG_STACK_DEPTH]; /* kernel stack, leaf first */
+};
+
+struct gdiag_resumed {
+	struct gdiag_rec_hdr hdr; /* tid = the thread that runs now */
+	unsigned int prev_tid;	  /* that was the last to get the CPU, as far as was seen */
+	unsigned int cpu;
 };
 
 struct gdiag_cpu_wait {
@@ -285,6 +292,7 @@ _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
 _Static_assert(sizeof(struct gdiag_wait) == 64 + 8 * GDIAG_STACK_DEPTH, "wait");
+_Static_assert(sizeof(struct gdiag_resumed) == 24, "resumed");
 _Static_assert(sizeof(struct gdiag_cpu_wait) == 32, "cpu_wait");
 _Static_assert(sizeof(struct gdiag_stall) == 32, "stall");
 _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");

@@ -62,6 +62,7 @@ const struct gdiag_chunk *unused_chunk;
 const struct gdiag_task *unused_task;
 const struct gdiag_exit *unused_exit;
 const struct gdiag_wait *unused_wait;
+const struct gdiag_resumed *unused_resumed;
 const struct gdiag_cpu_wait *unused_cpu_wait;
 const struct gdiag_stall *unused_stall;
 const struct gdiag_signal *unused_signal;
@@ -383,6 +384,10 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 	u8 flags = 0;
 	u64 now;
 
+	c = this_cpu();
+	if (!c)
+		return 0;
+	c->next_tid = next->pid;
 	/* pid 0 is one idle task for each CPU, all with the same id */
 	if (prev->pid)
 		p = bpf_task_storage_get(&tasks, prev, 0, 0);
@@ -393,9 +398,6 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 	waiting[cpu & (MAX_CPUS - 1)].idle = !next->pid;
 	watched = *waiting_on(cpu) > 0;
 	if (!pt && !nt && !watched && !cfg.all)
-		return 0;
-	c = this_cpu();
-	if (!c)
 		return 0;
 
 	/* Only a foreign task is new here: the others were introduced when they became recorded. */

@@ -40,6 +40,7 @@ enum Record {
     Task(Box<types::gdiag_task>),
     Exit(types::gdiag_exit),
     Wait(Box<types::gdiag_wait>),
+    Resumed(types::gdiag_resumed),
     CpuWait(types::gdiag_cpu_wait),
     Stall(types::gdiag_stall),
     Signal(types::gdiag_signal),
@@ -129,6 +130,9 @@ impl Batch {
             }
             rec::GDIAG_REC_WAIT => self.record(bytes, |r: types::gdiag_wait| {
                 (r.hdr.ts_ns, Record::Wait(Box::new(r)))
+            })?,
+            rec::GDIAG_REC_RESUMED => self.record(bytes, |r: types::gdiag_resumed| {
+                (r.hdr.ts_ns, Record::Resumed(r))
             })?,
             rec::GDIAG_REC_CPU_WAIT => self.record(bytes, |r: types::gdiag_cpu_wait| {
                 (r.hdr.ts_ns, Record::CpuWait(r))
@@ -294,6 +298,18 @@ fn event(
                 object,
             })
         }
+        // How the other one left is not known, nor asked: it is recorded for the CPU's sake.
+        Record::Resumed(r) => Event::Switch(Switch {
+            ts: Nanos(r.hdr.ts_ns),
+            cpu: Cpu(u16::try_from(r.cpu).unwrap_or(u16::MAX)),
+            prev: Tid(r.prev_tid),
+            next: Tid(r.hdr.tid),
+            state: 0,
+            syscall: None,
+            flags: SwitchFlags(0),
+            minor_faults: 0,
+            major_faults: 0,
+        }),
         Record::CpuWait(w) => Event::CpuWait(CpuWait {
             tid: Tid(w.hdr.tid),
             start: Nanos(w.start_ns),
