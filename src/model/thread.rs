@@ -41,6 +41,18 @@ pub struct Identity {
     pub kthread: bool,
 }
 
+impl Identity {
+    /// Nothing but the time that it was told at is another.
+    fn is_same(&self, other: &Identity) -> bool {
+        let other = Identity {
+            from: self.from,
+            made_by: self.made_by,
+            ..*other
+        };
+        *self == other
+    }
+}
+
 /// Why a thread that could run did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -274,6 +286,8 @@ impl Thread {
         is_yield: impl Fn(u16) -> bool,
     ) {
         self.identities.sort_by_key(|i| i.from);
+        // Being seen and then followed makes nobody else of it.
+        self.identities.dedup_by(|next, one| one.is_same(next));
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.cpu_waits.sort_by_key(|w| (w.end, w.start));

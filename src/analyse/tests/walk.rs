@@ -62,6 +62,25 @@ impl Story {
 const TASK: Context = Context::Task;
 const NET_RX: Context = Context::SoftIrq(3);
 
+/// Who was seen beside a target, and followed later, is one.
+#[test]
+fn waits_before_and_after_a_client_was_followed_are_one_line() {
+    let object = "tcp 10.0.0.1:80 <- 10.0.0.1:4000";
+    let request = |story: Story, from, to| {
+        story.awaits((MAIN, 1), (from, to), (RECVFROM, object), (ENGINE, TASK))
+    };
+    let off = TaskState::Off(S);
+    let story = before()
+        .endpoint(object, Role::Accepted, Some(500))
+        .task(0, ENGINE, 500, 1, "client", false, off);
+    let story =
+        request(story, 1_000, 3_000).followed(3_001, ENGINE, 500, "client", TaskState::Running);
+    let r = after(request(story, 4_000, 9_000));
+    let text = evidence(&r, Cause::NoDemand);
+    assert!(text.contains("2 times, 7.00 ms in all"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
 /// The hardest known case: a worker waits for the scheduler's process, which waits for the engine's, which
 /// collects garbage. No trace of a GPU shows it.
 #[test]
