@@ -678,6 +678,33 @@ pub(super) fn is_gdiag(comm: &str) -> bool {
 
 /// Programs that stop others, or take their locks, in order to look at them.
 fn is_profiler(comm: &str) -> bool {
-    const NAMES: [&str; 6] = ["py-spy", "austin", "perf", "nsys", "pyroscope", "samply"];
-    is_gdiag(comm) || NAMES.iter().any(|n| comm.starts_with(n))
+    const NAMES: [&str; 7] = [
+        "py-spy",
+        "austin",
+        "austinp",
+        "perf",
+        "nsys",
+        "pyroscope",
+        "samply",
+    ];
+    let is = |name: &&str| {
+        let rest = comm.strip_prefix(*name);
+        rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    };
+    is_gdiag(comm) || NAMES.iter().any(|name| is(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profiler_is_not_all_that_begins_like_one() {
+        for comm in ["perf", "perf-exec", "py-spy", "nsys-launcher", "gdiag"] {
+            assert!(is_profiler(comm), "{comm}");
+        }
+        for comm in ["performer", "perfetto", "augustin", "sampler"] {
+            assert!(!is_profiler(comm), "{comm}");
+        }
+    }
 }

@@ -209,7 +209,7 @@ impl Engine<'_> {
             let what = What::Say("threads that seem to wait for each other");
             return stay(s.start, s.end, Cause::Unknown, what);
         }
-        let since = self.t.thread(by.thread).followed_since();
+        let since = self.t.thread(by.thread).followed_since(s.span.1);
         let known = since.unwrap_or(s.end).clamp(s.start, s.end);
         if s.start < known {
             let (peer, object) = (by, asleep.object);
@@ -321,7 +321,12 @@ impl Engine<'_> {
             let sends = |w: &Who| t.identity(*w).is_some_and(|id| !id.kthread);
             return current.filter(|w| local && wake.waker != Tid(0) && sends(w));
         };
-        let only = || Some(t.who((*self.single.get(&peer)?)?, wake.at));
+        // Where it is not the first one, there are others that were not seen.
+        let is_first = |thread: &ThreadIdx| t.thread(*thread).tid.0 == peer.0;
+        let only = || {
+            let one = (*self.single.get(&peer)?).filter(is_first)?;
+            Some(t.who(one, wake.at))
+        };
         current.filter(|&w| t.pid(w) == peer).or_else(only)
     }
 

@@ -181,7 +181,9 @@ impl Says {
                 let module = name(module);
                 if is(&|f| GIL_TAKERS.contains(&f)) {
                     Says::TakesGil
-                } else if is(&|f| COLLECTOR.contains(&f)) {
+                } else if is(&|f| COLLECTOR.contains(&f))
+                    || (is_python(module) && is(&|f| COLLECTING.contains(&f)))
+                {
                     Says::Collects
                 } else if is(&|f| PYTHON_LOCKS.contains(&f))
                     || module.contains("/_multiprocessing.")
@@ -228,6 +230,10 @@ const COLLECTOR: &[&str] = &[
     "_Py_RunGC",
     "_PyGC_Collect",
     "PyGC_Collect",
+];
+
+/// The same, by names that functions of other programs have as well.
+const COLLECTING: &[&str] = &[
     "update_refs",
     "subtract_refs",
     "move_unreachable",
@@ -323,17 +329,26 @@ fn waits_in_python(function: &str, file: &str) -> bool {
         .is_some_and(|place| place.1.contains(&function))
 }
 
-/// It says itself that it spins.
+/// It says itself that it spins. Physics has spins, too, and works on them.
 fn is_spin(function: &str) -> bool {
-    let mut before = None;
-    let word = function.char_indices().any(|(i, c)| {
-        let rest = &function[i..];
-        let starts = rest.starts_with("Spin")
-            || (rest.starts_with("spin") && !before.is_some_and(char::is_alphabetic));
-        before = Some(c);
-        starts && !["ner", "box"].iter().any(|end| rest[4..].starts_with(end))
-    });
-    word
+    const BEFORE: &[&str] = &["", "do", "busy", "try"];
+    const AFTER: &[&str] = &[
+        "lock", "wait", "loop", "until", "while", "yield", "delay", "hint", "ning",
+    ];
+    function.match_indices("pin").any(|(i, _)| {
+        let Some(before) = function[..i].strip_suffix(['s', 'S']) else {
+            return false;
+        };
+        let rest = &function[i + "pin".len()..];
+        if rest.is_empty() || rest.starts_with(['(', '<']) {
+            let word = before.rsplit([':', '.']).next().unwrap_or(before);
+            return BEFORE.contains(&word.trim_matches('_'));
+        }
+        let capital = function[before.len()..].starts_with('S');
+        let begins = capital || !before.ends_with(char::is_alphabetic);
+        let rest = rest.trim_start_matches('_').to_ascii_lowercase();
+        begins && AFTER.iter().any(|after| rest.starts_with(after))
+    })
 }
 
 /// The C library, with what used to be a library of its own.
@@ -342,6 +357,13 @@ pub fn is_libc(module: &str) -> bool {
     ["libc.", "libc-", "libpthread", "ld-linux", "ld-musl"]
         .iter()
         .any(|start| file.starts_with(start))
+}
+
+fn is_python(module: &str) -> bool {
+    module
+        .rsplit('/')
+        .next()
+        .is_some_and(|file| file.contains("python"))
 }
 
 /// So many frames from the leaf on tell whether a thread spins or forks: callers of those do something else.
@@ -490,7 +512,9 @@ mod tests {
         ] {
             assert!(says(frames, false).has(CallTraits::COLLECTS), "{frames:?}");
         }
-        assert!(!says(&["gc_alloc", "py"], false).has(CallTraits::COLLECTS));
+        for frames in [&["gc_alloc", "py"][..], &["libc:update_refs", "decode"]] {
+            assert!(!says(frames, false).has(CallTraits::COLLECTS), "{frames:?}");
+        }
     }
 
     #[test]
@@ -560,6 +584,16 @@ mod tests {
             (&["libc:__sched_yield", "poll_once"], true),
             (&["ns::SpinWait::once"], true),
             (&["py:Queue.spin_until@q.py"], true),
+            (&["absl::SpinLock::SpinLoop"], true),
+            (&["do_spin"], true),
+            (&["Backoff::spin"], true),
+            (&["spin(int)"], true),
+            (&["pthread_spinlock"], true),
+            (&["py:Lattice.flip_spins@ising.py"], false),
+            (&["py:flip_spin@ising.py"], false),
+            (&["spin_density_matrix"], false),
+            (&["ising::Spin::flip"], false),
+            (&["disspin"], false),
             (&["draw_spinner"], false),
             (&["getDispinfo"], false),
             (&["hash", "py", "spin"], false),

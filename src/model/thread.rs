@@ -41,6 +41,18 @@ pub struct Identity {
     pub kthread: bool,
 }
 
+impl Identity {
+    /// Nothing but the time that it was told at is another.
+    fn is_same(&self, other: &Identity) -> bool {
+        let other = Identity {
+            from: self.from,
+            made_by: self.made_by,
+            ..*other
+        };
+        *self == other
+    }
+}
+
 /// Why a thread that could run did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -134,8 +146,8 @@ pub struct Thread {
     stalls: Vec<Stall>,
     longest_stall: Nanos,
     cpu_waits: Vec<CpuWait>,
-    /// When it ended a wait of a target for the first time and was followed from then on.
-    followed_from: Option<Nanos>,
+    /// From when it ended a wait of a target and was followed, until its number was another's.
+    followed: Vec<(Nanos, Nanos)>,
     calls: Vec<u32>,
     /// Calls that started kernels, copies or graphs, failed ones not counted.
     pub launches: u64,
@@ -167,8 +179,7 @@ impl Thread {
             kthread: task.kthread,
         });
         if task.reason == TaskReason::Followed {
-            let from = self.followed_from.unwrap_or(task.ts);
-            self.followed_from = Some(from.min(task.ts));
+            self.followed.push((task.ts, Nanos::MAX));
         }
         let (kind, state) = match (task.reason, task.state) {
             (TaskReason::New { .. }, _) => (MarkKind::New, 0),
@@ -274,6 +285,8 @@ impl Thread {
         is_yield: impl Fn(u16) -> bool,
     ) {
         self.identities.sort_by_key(|i| i.from);
+        // Being seen and then followed makes nobody else of it.
+        self.identities.dedup_by(|next, one| one.is_same(next));
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.cpu_waits.sort_by_key(|w| (w.end, w.start));
@@ -290,13 +303,32 @@ impl Thread {
         if !marks.is_sorted_by_key(|m| m.ts) {
             marks.sort_by_key(|m| m.ts);
         }
-        let target = self.is_target();
-        if let Some(from) = self.followed_from.filter(|_| !target) {
+        if !self.followed.is_empty() && !self.is_target() {
+            self.end_followed();
             // As a stranger it was seen only on the CPUs that targets waited for.
-            marks.retain(|m| m.ts >= from);
+            marks.retain(|m| self.follower_since(m.ts).is_some());
         }
         let followed = self.is_followed();
         self.spans = Builder::new(followed, recording_start, losses, is_yield).run(&marks);
+    }
+
+    /// Its number is another's from when a thread with another start has it; what it does while it ends is its own.
+    fn end_followed(&mut self) {
+        self.followed.sort_unstable();
+        let mut last = None;
+        self.followed.retain_mut(|(from, until)| {
+            if last.is_some_and(|last| *from < last) {
+                return false;
+            }
+            let (before, after) = self
+                .identities
+                .split_at(self.identities.partition_point(|i| i.from <= *from));
+            let start = before.last().map(|i| i.start);
+            let other = after.iter().find(|i| Some(i.start) != start);
+            *until = other.map_or(Nanos::MAX, |i| i.from);
+            last = Some(*until);
+            true
+        });
     }
 
     /// It belongs to what was recorded.
@@ -307,16 +339,22 @@ impl Thread {
     /// Every switch of it was seen, of a target from the start, of one that woke targets since it did:
     /// before that, its state is [`State::Unknown`].
     pub fn is_followed(&self) -> bool {
-        self.followed_since().is_some()
+        self.is_target() || !self.followed.is_empty()
     }
 
-    /// Since when every switch of it was seen; `None`: never, of a stranger.
-    pub fn followed_since(&self) -> Option<Nanos> {
+    /// Since when every switch was seen of who it was at `t`; `None`: of a stranger.
+    pub fn followed_since(&self, t: Nanos) -> Option<Nanos> {
         if self.is_target() {
             Some(Nanos::ZERO)
         } else {
-            self.followed_from
+            self.follower_since(t)
         }
+    }
+
+    fn follower_since(&self, t: Nanos) -> Option<Nanos> {
+        let after = self.followed.partition_point(|f| f.0 <= t);
+        let &(from, until) = self.followed.get(after.checked_sub(1)?)?;
+        (t < until).then_some(from)
     }
 
     /// What the machine looked like when a long wait for a CPU ended: the one that overlaps

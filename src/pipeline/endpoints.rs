@@ -23,6 +23,9 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 const ABSENT_AGE: Duration = Duration::from_secs(10);
 const ABSENT: usize = 4096;
 
+/// Who connects has an other end only when that was accepted: it is looked for again after this.
+const ALONE_AGE: Duration = Duration::from_secs(1);
+
 const NAME_AGE: Duration = Duration::from_secs(1);
 const NAMES: usize = 4096;
 
@@ -181,7 +184,7 @@ struct Namespace {
     by_ends: HashMap<(Protocol, SocketAddr, SocketAddr), Inode>,
     tcp_listeners: HashSet<SocketAddr>,
     unix_listeners: HashSet<String>,
-    /// What was not there, and since when that is known.
+    /// What was not there, or was without its other end, and since when that is known.
     absent: HashMap<Inode, Instant>,
     read: Option<Instant>,
     took: Duration,
@@ -195,12 +198,16 @@ impl Namespace {
         if self.read.is_some_and(|last| start - last < rest) {
             return;
         }
-        let is_new = |inode: &Inode| {
+        let is_due = |inode: &Inode| {
+            let age = match self.sockets.get(inode) {
+                None => ABSENT_AGE,
+                Some(socket) if self.is_alone(socket) => ALONE_AGE,
+                Some(_) => return false,
+            };
             let absent = self.absent.get(inode);
-            !self.sockets.contains_key(inode)
-                && absent.is_none_or(|&since| start - since >= ABSENT_AGE)
+            absent.is_none_or(|&since| start - since >= age)
         };
-        if !wanted.iter().any(is_new) {
+        if !wanted.iter().any(is_due) {
             return;
         }
         self.sockets.clear();
@@ -214,7 +221,8 @@ impl Namespace {
         }
         let end = Instant::now();
         for &inode in wanted {
-            if !self.sockets.contains_key(&inode) {
+            let found = self.sockets.get(&inode);
+            if found.is_none_or(|socket| self.is_alone(socket)) {
                 self.absent.insert(inode, end);
             }
         }
@@ -254,6 +262,16 @@ impl Namespace {
             } => self.by_ends.get(&(*protocol, *remote, *local)).copied(),
             Ends::Unix { peer, .. } => *peer,
         }
+    }
+
+    /// It is connected, and nothing is at the other end yet, or nothing on this machine.
+    fn is_alone(&self, socket: &Socket) -> bool {
+        let connects = match &socket.ends {
+            Ends::Ip { remote, .. } => remote.port() != 0,
+            // The kernel has no number yet for the end that nobody accepted.
+            Ends::Unix { name, peer } => peer.is_none() && name.is_empty(),
+        };
+        connects && !socket.listening && self.other(socket).is_none()
     }
 
     fn role(&self, socket: &Socket) -> Option<Role> {
@@ -439,6 +457,43 @@ mod tests {
         ] {
             assert_eq!(said(&sockets, inode), (text.to_string(), role, other));
         }
+    }
+
+    #[test]
+    fn a_connection_that_was_not_accepted_yet_is_looked_at_again() {
+        use std::net::{TcpListener, TcpStream};
+        use std::os::linux::fs::MetadataExt as _;
+        use std::os::unix::net::{UnixListener, UnixStream};
+
+        fn inode(socket: std::os::fd::OwnedFd) -> (Inode, std::fs::File) {
+            let file = std::fs::File::from(socket);
+            let inode = u32::try_from(file.metadata().unwrap().st_ino()).unwrap();
+            (Inode(inode), file)
+        }
+        let own = std::process::id();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (tcp, _client) = inode(client.into());
+        let dir = tempfile::tempdir().unwrap();
+        let unix_listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        let client = UnixStream::connect(dir.path().join("s")).unwrap();
+        let (unix, _unix_client) = inode(client.into());
+
+        let mut namespace = Namespace::default();
+        let mut other = |socket: Inode| {
+            namespace.read_for(own, &[socket]);
+            let found = namespace.other(&namespace.sockets[&socket]);
+            // As if so much time had gone by.
+            namespace.read = None;
+            namespace.absent.clear();
+            found
+        };
+        assert_eq!((other(tcp), other(unix)), (None, None));
+        let (server, _) = listener.accept().unwrap();
+        let (unix_server, _) = unix_listener.accept().unwrap();
+        let (server, _server) = inode(server.into());
+        let (unix_server, _unix_server) = inode(unix_server.into());
+        assert_eq!((other(tcp), other(unix)), (Some(server), Some(unix_server)));
     }
 
     fn member(inode: u32, role: Role, peer: Option<u32>) -> Member {

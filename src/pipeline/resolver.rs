@@ -48,9 +48,9 @@ pub(super) struct Resolver {
     pub(super) described: Vec<(Pid, u32)>,
     pub(super) news: Vec<News>,
     pub(super) user: UserStacks,
-    /// Threads of targets by process and their ids inside its PID namespace, where those differ from the host's.
-    inner_tids: HashMap<(Pid, u32), Tid>,
-    /// Threads of targets that have not ended, by process: its first thread may end before others.
+    /// Recorded threads by process and their ids inside its PID namespace, where those differ from the host's.
+    inner_tids: HashMap<Pid, HashMap<u32, Tid>>,
+    /// Recorded threads that have not ended, by process: its first thread may end before others.
     alive: HashMap<Pid, HashSet<Tid>>,
 }
 
@@ -63,10 +63,13 @@ impl Lookup for Resolver {
     ) -> Sample {
         let kernel = self.stack(&raw.kernel, names, sink);
         let user = self.user.stack(raw, names, sink);
-        let gil = raw.gil_holder.map(|tid| {
-            let known = self.inner_tids.get(&(raw.pid, tid));
-            known.copied().unwrap_or(Tid(tid))
-        });
+        // The same number is another thread's on the host.
+        let gil = raw
+            .gil_holder
+            .and_then(|tid| match self.inner_tids.get(&raw.pid) {
+                Some(inner) => inner.get(&tid).copied(),
+                None => Some(Tid(tid)),
+            });
         Sample {
             ts: raw.ts,
             tid: raw.tid,
@@ -129,12 +132,15 @@ impl Lookup for Resolver {
             self.described.push((task.pid, proc_pid));
             self.user.task(task, proc_pid);
         }
+        if task.target || followed {
+            self.alive.entry(task.pid).or_default().insert(task.tid);
+            if task.ns_tid != task.tid {
+                let inner = self.inner_tids.entry(task.pid).or_default();
+                inner.insert(task.ns_tid.0, task.tid);
+            }
+        }
         if !task.target {
             return;
-        }
-        self.alive.entry(task.pid).or_default().insert(task.tid);
-        if task.ns_tid != task.tid {
-            self.inner_tids.insert((task.pid, task.ns_tid.0), task.tid);
         }
         if task.reason == TaskReason::Exec {
             self.news.push(News::Exec { pid: task.pid });
@@ -158,7 +164,7 @@ impl Lookup for Resolver {
             self.alive.remove(&exit.pid);
             self.objects.forget(exit.pid);
             self.user.exit(exit.pid, exit.ts);
-            self.inner_tids.retain(|(pid, _), _| *pid != exit.pid);
+            self.inner_tids.remove(&exit.pid);
             self.news.push(News::Ended { pid: exit.pid });
         }
     }
@@ -207,6 +213,60 @@ mod tests {
         });
         let ended = |news: &News| matches!(news, News::Ended { pid: Pid(7) });
         resolver.news.drain(..).filter(ended).count()
+    }
+
+    fn follows(tid: u32) -> Task {
+        Task {
+            target: false,
+            reason: TaskReason::Followed,
+            ..thread(tid)
+        }
+    }
+
+    fn gil_of(resolver: &mut Resolver, holder: u32) -> Option<Tid> {
+        let raw = RawSample {
+            ts: Nanos(1),
+            tid: Tid(8),
+            pid: Pid(7),
+            kind: SampleKind::Cpu {
+                period: Nanos::ZERO,
+            },
+            generation: 0,
+            kernel: Vec::new(),
+            user: Vec::new(),
+            cut: None,
+            python: Vec::new(),
+            python_whole: false,
+            gil_holder: Some(holder),
+            collects: false,
+        };
+        let sample = resolver.sample(&raw, &mut Names::default(), &mut |_| {});
+        sample.gil
+    }
+
+    #[test]
+    fn a_process_of_which_only_other_threads_were_followed_ends_with_them() {
+        let mut resolver = Resolver::default();
+        resolver.task(&follows(8), "a", 8, 7);
+        resolver.task(&follows(9), "a", 9, 7);
+        assert_eq!(exit(&mut resolver, 8), 0);
+        assert_eq!(exit(&mut resolver, 9), 1);
+        assert!(resolver.alive.is_empty());
+    }
+
+    #[test]
+    fn a_number_of_a_namespace_is_nobody_else_on_the_host() {
+        let mut resolver = Resolver::default();
+        assert_eq!(gil_of(&mut resolver, 2), Some(Tid(2)));
+        let inner = Task {
+            ns_tid: Tid(1),
+            ..follows(8)
+        };
+        resolver.task(&inner, "a", 8, 7);
+        assert_eq!(gil_of(&mut resolver, 1), Some(Tid(8)));
+        assert_eq!(gil_of(&mut resolver, 2), None);
+        assert_eq!(exit(&mut resolver, 8), 1);
+        assert!(resolver.inner_tids.is_empty());
     }
 
     #[test]

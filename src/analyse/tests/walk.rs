@@ -62,6 +62,63 @@ impl Story {
 const TASK: Context = Context::Task;
 const NET_RX: Context = Context::SoftIrq(3);
 
+/// Of whoever has the number of a follower that ended, not every switch is seen.
+#[test]
+fn a_stranger_with_the_number_of_a_follower_is_not_followed() {
+    let wait = |story: Story| {
+        let r = after(story.awaits(
+            (MAIN, 1),
+            (1_000, 9_000),
+            (RECVFROM, "tcp 10.0.0.1:9 -> 10.0.0.2:80"),
+            (ENGINE, TASK),
+        ));
+        blamed(&r)
+    };
+    let ends = |at| {
+        Event::Exit(Exit {
+            ts: us(at),
+            tid: Tid(ENGINE),
+            pid: Pid(ENGINE),
+            code: 0,
+        })
+    };
+    let story = before().followed(60, ENGINE, ENGINE, "engine", TaskState::Running);
+    let mut reused = story.clone().event(ends(200)).task(
+        300,
+        ENGINE,
+        ENGINE,
+        1,
+        "other",
+        false,
+        TaskState::Running,
+    );
+    if let Some(Event::Task(task)) = reused.events.last_mut() {
+        task.start = us(250);
+    }
+    assert_eq!(wait(reused), ("host.network", MAIN));
+    // It closes its files last.
+    assert_eq!(wait(story.event(ends(8_990))), ("host.compute", ENGINE));
+}
+
+/// Who was seen beside a target, and followed later, is one.
+#[test]
+fn waits_before_and_after_a_client_was_followed_are_one_line() {
+    let object = "tcp 10.0.0.1:80 <- 10.0.0.1:4000";
+    let request = |story: Story, from, to| {
+        story.awaits((MAIN, 1), (from, to), (RECVFROM, object), (ENGINE, TASK))
+    };
+    let off = TaskState::Off(S);
+    let story = before()
+        .endpoint(object, Role::Accepted, Some(500))
+        .task(0, ENGINE, 500, 1, "client", false, off);
+    let story =
+        request(story, 1_000, 3_000).followed(3_001, ENGINE, 500, "client", TaskState::Running);
+    let r = after(request(story, 4_000, 9_000));
+    let text = evidence(&r, Cause::NoDemand);
+    assert!(text.contains("2 times, 7.00 ms in all"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
 /// The hardest known case: a worker waits for the scheduler's process, which waits for the engine's, which
 /// collects garbage. No trace of a GPU shows it.
 #[test]
@@ -277,18 +334,23 @@ fn over_the_loopback_device_nobody_else_sends() {
 
 #[test]
 fn the_only_thread_of_a_peer_is_known_whoever_delivered_its_packet() {
-    let r = after(
-        before()
-            .followed(60, ENGINE, 500, "engine", TaskState::Running)
-            .endpoint("socket:[5]", Role::Connected, Some(500))
-            .awaits(
-                (MAIN, 1),
-                (1_000, 9_000),
-                (RECVFROM, "socket:[5]"),
-                (IDLE, NET_RX),
-            ),
-    );
-    assert_eq!(blamed(&r), ("host.compute", ENGINE));
+    let blamed_of = |tid| {
+        let r = after(
+            before()
+                .followed(60, tid, ENGINE, "engine", TaskState::Running)
+                .endpoint("socket:[5]", Role::Connected, Some(ENGINE))
+                .awaits(
+                    (MAIN, 1),
+                    (1_000, 9_000),
+                    (RECVFROM, "socket:[5]"),
+                    (IDLE, NET_RX),
+                ),
+        );
+        blamed(&r)
+    };
+    assert_eq!(blamed_of(ENGINE), ("host.compute", ENGINE));
+    // It has a first thread, too, which may be the one.
+    assert_eq!(blamed_of(ENGINE + 1), ("host.network", MAIN));
 }
 
 #[test]
