@@ -691,7 +691,7 @@ fn is_profiler(comm: &str) -> bool {
         let rest = comm.strip_prefix(*name);
         rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
     };
-    is_gdiag(comm) || NAMES.iter().any(|name| is(&name))
+    is_gdiag(comm) || NAMES.iter().any(is)
 }
 
 #[cfg(test)]
