@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::collect::process;
@@ -36,7 +37,20 @@ const NAMESPACES: usize = 64;
 const MANY: usize = 64;
 
 /// From here on the kernel gives out ports by itself: who waits there did not say that others may come.
-const FIRST_EPHEMERAL: u16 = 32_768;
+/// As this machine has it set; a network namespace may have its own.
+fn first_ephemeral() -> u16 {
+    const USUAL: u16 = 32_768;
+    static FIRST: OnceLock<u16> = OnceLock::new();
+    *FIRST.get_or_init(|| {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        range.map_or(USUAL, |text| parse_first(&text).unwrap_or(USUAL))
+    })
+}
+
+/// Of a range as the kernel writes it.
+fn parse_first(range: &str) -> Option<u16> {
+    range.split_whitespace().next()?.parse().ok()
+}
 
 /// What is known of something that a thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +292,7 @@ impl Namespace {
         match &socket.ends {
             _ if socket.listening => Some(Role::Listening),
             Ends::Ip { local, remote, .. } if remote.port() == 0 => {
-                (local.port() < FIRST_EPHEMERAL).then_some(Role::Listening)
+                (local.port() < first_ephemeral()).then_some(Role::Listening)
             }
             Ends::Ip {
                 protocol: Protocol::Tcp,
@@ -494,6 +508,23 @@ mod tests {
         let (server, _server) = inode(server.into());
         let (unix_server, _unix_server) = inode(unix_server.into());
         assert_eq!((other(tcp), other(unix)), (Some(server), Some(unix_server)));
+    }
+
+    #[test]
+    fn ports_that_the_kernel_gives_out_begin_where_it_says() {
+        assert_eq!(parse_first("1024\t65535\n"), Some(1024));
+        assert_eq!(parse_first(""), None);
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), first_ephemeral());
+        let socket = |port| {
+            tcp(
+                1,
+                &SocketAddr::new(any.ip(), port).to_string(),
+                "0.0.0.0:0",
+                false,
+            )
+        };
+        assert_eq!(said(&[socket(any.port())], 1).1, None);
+        assert_eq!(said(&[socket(any.port() - 1)], 1).1, Some(Role::Listening));
     }
 
     fn member(inode: u32, role: Role, peer: Option<u32>) -> Member {
