@@ -125,7 +125,8 @@ impl Engine<'_> {
             match (asleep.wait, self.role(asleep.object)) {
                 (_, Some(event::Role::Listening | event::Role::Accepted)) => Cause::NoDemand,
                 (_, Some(event::Role::Connected)) | (Wait::Network, None) => Cause::Network,
-                (Wait::Epoll | Wait::Poll, None) => Cause::NoDemand,
+                // Servers wait in epoll; in poll anybody does.
+                (Wait::Epoll, None) => Cause::NoDemand,
                 // A queue that a stranger fills holds requests.
                 (Wait::Futex | Wait::Pipe, None) if self.is_outside(task.thread, by, s.start) => {
                     Cause::NoDemand
