@@ -402,6 +402,11 @@ mod tests {
             names: &mut Names,
             sink: &mut dyn FnMut(Event),
         ) -> NameId {
+            let socket = FileId {
+                inode: 77,
+                mode: 0o140_777,
+            };
+            assert_eq!(wait.file, Some(socket));
             names.name(&format!("fd {}", wait.args[0]), sink)
         }
 
@@ -436,15 +441,16 @@ mod tests {
         bytes
     }
 
-    fn wait(frames: u32) -> Vec<u8> {
+    fn wait(frames: u16) -> Vec<u8> {
         let mut bytes = rec::GDIAG_REC_WAIT.0.to_ne_bytes().to_vec();
         bytes.extend(7u32.to_ne_bytes());
-        for word in [900u64, 100, 5, 0, 0] {
+        for word in [900u64, 100, 5, 0, 0, 77] {
             bytes.extend(word.to_ne_bytes());
         }
-        bytes.extend(2u16.to_ne_bytes());
-        bytes.extend(0i16.to_ne_bytes());
-        bytes.extend(frames.to_ne_bytes());
+        // The mode of the file, the state, the number of the system call.
+        for half in [0o140_777u16, 2, 0, frames] {
+            bytes.extend(half.to_ne_bytes());
+        }
         bytes.resize(size_of::<types::gdiag_wait>(), 0xff);
         bytes
     }
@@ -495,7 +501,7 @@ mod tests {
     fn a_wait_names_its_object_and_believes_no_depth() {
         let mut batch = Batch::default();
         batch.add(&wait(2));
-        batch.add(&wait(u32::MAX));
+        batch.add(&wait(u16::MAX));
         let events = taken(&mut batch, 901);
         let [Event::Define(object), Event::Wait(two), Event::Wait(deepest)] = events.as_slice()
         else {
