@@ -395,7 +395,8 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
             std::fs::read_to_string(format!("/proc/{}/maps", gdiag.pid()))
                 .is_ok_and(|maps| !maps.contains("memfd:gdiag-shim"))
         });
-        (descriptors(gdiag.pid()), memory_kb(gdiag.pid(), "VmRSS"))
+        // The pages of the ring buffers are used one after the other, whatever comes.
+        (descriptors(gdiag.pid()), memory_kb(gdiag.pid(), "RssAnon"))
     };
     use std::io::Write as _;
     let before = look("ready");
@@ -416,7 +417,7 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
     pids.sort_unstable();
     pids.dedup();
     eprintln!(
-        "{} of 202 processes recorded; RSS {} kB, then {} kB",
+        "{} of 202 processes recorded; RssAnon {} kB, then {} kB",
         pids.len(),
         before.1,
         after.1
@@ -429,7 +430,7 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
         pids.len()
     );
     assert!(pids.len() >= 190, "{} {stderr}", pids.len());
-    assert!(after.1 < before.1 + 30_000, "{before:?} {after:?}");
+    assert!(after.1 < before.1 + 20_000, "{before:?} {after:?}");
 }
 
 #[test]
