@@ -153,10 +153,16 @@ impl Engine<'_> {
         (cause, What::Ran(who))
     }
 
-    /// There was a CPU for it among those that it may not use.
+    /// There was a CPU for it among those that it may not use: when this wait ended, or, as that is one
+    /// moment of one wait, for most of the time that it waited.
     fn is_packed(&self, victim: ThreadIdx, s: &Stretch) -> bool {
-        let wait = self.t.thread(victim).cpu_wait_in(s.span.0, s.span.1);
-        wait.is_some_and(|w| w.allowed < w.online && w.idle > 0)
+        let thread = self.t.thread(victim);
+        match thread.cpu_wait_in(s.span.0, s.span.1) {
+            Some(wait) if wait.allowed >= wait.online => false,
+            Some(wait) if wait.idle > 0 => true,
+            Some(_) => thread.is_usually_packed(),
+            None => false,
+        }
     }
 
     fn same_job(&self, a: Who, b: Who) -> bool {

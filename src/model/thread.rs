@@ -146,6 +146,7 @@ pub struct Thread {
     stalls: Vec<Stall>,
     longest_stall: Nanos,
     cpu_waits: Vec<CpuWait>,
+    usually_packed: bool,
     /// From when it ended a wait of a target and was followed, until its number was another's.
     followed: Vec<(Nanos, Nanos)>,
     calls: Vec<u32>,
@@ -290,6 +291,7 @@ impl Thread {
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.cpu_waits.sort_by_key(|w| (w.end, w.start));
+        self.usually_packed = usually_packed(&self.cpu_waits);
         self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
         if !self.samples.is_sorted_by_key(|s| s.ts) {
             self.samples.sort_by_key(|s| s.ts);
@@ -363,6 +365,11 @@ impl Thread {
         let first = self.cpu_waits.partition_point(|w| w.end <= from);
         let overlapping = self.cpu_waits[first..].iter();
         overlapping.take_while(|w| w.start < to).last()
+    }
+
+    /// For most of the time that it waited for one of too few CPUs, others that it may not use were idle.
+    pub fn is_usually_packed(&self) -> bool {
+        self.usually_packed
     }
 
     pub fn identities(&self) -> &[Identity] {
@@ -569,6 +576,18 @@ impl Thread {
         }
         total
     }
+}
+
+fn usually_packed(waits: &[CpuWait]) -> bool {
+    let (mut packed, mut all) = (0_u64, 0_u64);
+    for wait in waits.iter().filter(|w| w.allowed < w.online) {
+        let ns = wait.end.saturating_sub(wait.start).0;
+        all = all.saturating_add(ns);
+        if wait.idle > 0 {
+            packed = packed.saturating_add(ns);
+        }
+    }
+    packed > all / 2
 }
 
 #[cfg(test)]

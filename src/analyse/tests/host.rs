@@ -439,6 +439,32 @@ fn a_poll_that_times_out_is_a_sleep_and_an_epoll_is_not() {
 }
 
 #[test]
+fn threads_that_are_usually_packed_are_so_when_the_others_are_busy_for_a_moment() {
+    let wait = |(from, to): (i64, i64), idle| {
+        Event::CpuWait(CpuWait {
+            tid: Tid(MAIN),
+            start: us(from),
+            end: us(to),
+            allowed: 1,
+            online: 4,
+            idle,
+        })
+    };
+    for (idle, expected) in [(2, "host.affinity"), (0, "host.oversubscribed")] {
+        let r = after(
+            before()
+                .switch(1_000, 1, MAIN, THREAD)
+                .switch(3_000, 1, THREAD, MAIN)
+                .event(wait((1_000, 3_000), 0))
+                .switch(4_000, 1, MAIN, THREAD)
+                .switch(9_000, 1, THREAD, MAIN)
+                .event(wait((4_000, 9_000), idle)),
+        );
+        assert_eq!(found(&r), [(expected, 2_000), (expected, 5_000)]);
+    }
+}
+
+#[test]
 fn threads_on_one_cpu_are_packed_when_others_idle() {
     for (allowed, idle, other, expected) in [
         (1, 3, THREAD, "host.affinity"),
