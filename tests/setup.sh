@@ -108,6 +108,8 @@ setup_build() {
 	have cc || missing="$missing gcc libc6-dev"
 	have c++ || missing="$missing g++"
 	have python3 || missing="$missing python3"
+	# For the scenario with a peer in another network namespace.
+	have ip || missing="$missing iproute2"
 	have clang || missing="$missing clang"
 	have llvm-strip || missing="$missing llvm"
 	have pkg-config || missing="$missing pkg-config"
