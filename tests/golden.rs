@@ -307,8 +307,12 @@ fn a_recording_cut_anywhere_is_reported_as_far_as_it_goes() {
         }
         assert!(operations.is_sorted(), "{name}: {operations:?}");
         operations.dedup();
-        // Those of the shortest recordings came back from the GPU at once.
-        let least = if name == "managed" { 2 } else { 3 };
+        // Of the shortest recordings they came back from the GPU in one or two chunks.
+        let least = match name {
+            "managed" => 2,
+            "engine" => 3,
+            _ => 4,
+        };
         assert!(operations.len() >= least, "{name}: {operations:?}");
     }
 }
