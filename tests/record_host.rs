@@ -268,21 +268,20 @@ fn a_sleeping_command_is_followed_from_fork_to_exit() {
     assert_eq!(r.process("sleep 0.2").pid, sleep.pid);
 }
 
+/// A shell counts on the CPU that a program outside of the recording wants as well.
+fn contest_for_cpu_0() -> (Background, Recorded) {
+    let hog = Background::start("taskset", &["-c", "0", "sh", "-c", "while :; do :; done"]);
+    let count = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let r = recorded(&["--", "taskset", "-c", "0", "sh", "-c", count]);
+    (hog, r)
+}
+
 #[test]
 fn whoever_took_the_cpu_is_named() {
     if !can_record() {
         return;
     }
-    let hog = Background::start("taskset", &["-c", "0", "sh", "-c", "while :; do :; done"]);
-    let r = recorded(&[
-        "--",
-        "taskset",
-        "-c",
-        "0",
-        "sh",
-        "-c",
-        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
-    ]);
+    let (hog, r) = contest_for_cpu_0();
 
     let worker = r
         .tasks()
@@ -418,16 +417,7 @@ fn a_long_wait_for_a_cpu_says_where_it_might_have_run() {
     if !can_record() {
         return;
     }
-    let _hog = Background::start("taskset", &["-c", "0", "sh", "-c", "while :; do :; done"]);
-    let r = recorded(&[
-        "--",
-        "taskset",
-        "-c",
-        "0",
-        "sh",
-        "-c",
-        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
-    ]);
+    let (_hog, r) = contest_for_cpu_0();
     let online = std::thread::available_parallelism().unwrap().get();
     let waits: Vec<_> = r
         .events
