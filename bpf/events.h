@@ -33,8 +33,8 @@ enum gdiag_rec_type {
 	GDIAG_REC_IRQ = 7,	 /* struct gdiag_irq: an interrupt took time from a target */
 	GDIAG_REC_SAMPLE = 8,	 /* struct gdiag_sample, cut after its last frame: where a target was */
 	GDIAG_REC_PYCODE = 9,	 /* struct gdiag_pycode, cut after its last byte: a Python function */
-	GDIAG_REC_RESUMED = 11,	 /* struct gdiag_resumed: a switch that only its end was seen of */
 	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
+	GDIAG_REC_RESUMED = 11,	 /* struct gdiag_resumed: a switch that only its end was seen of */
 };
 
 enum gdiag_slot_kind {
