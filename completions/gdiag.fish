@@ -39,6 +39,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l launch-stacks -d 
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s a -l all -d 'Record the whole machine'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l no-stacks -d 'Take no user stacks: no samples, and no program or line for waits'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l unified-memory -d 'Record when managed memory moves, and when the GPU waits for it. Slows down programs that use much of it. CUPTI has to be told before the first allocation: for a launched command only'
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l no-inject -d 'Put nothing into running processes: GPU records only from those that carry gdiag\'s library'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l strict -d 'Exit with status 4 when events were lost'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s q -l quiet -d 'Print errors and warnings only'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s v -l verbose -d 'Print what is being done; twice for libbpf\'s messages too'

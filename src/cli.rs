@@ -243,6 +243,10 @@ struct RecordArgs {
     #[arg(long, conflicts_with_all = ["pid", "all"])]
     unified_memory: bool,
 
+    /// Put nothing into running processes: GPU records only from those that carry gdiag's library
+    #[arg(long)]
+    no_inject: bool,
+
     /// Exit with status 4 when events were lost
     #[arg(long)]
     strict: bool,
@@ -478,6 +482,8 @@ pub struct RecordOptions {
     /// `None`: no user stacks at all.
     pub stacks: Option<StackOptions>,
     pub unified_memory: bool,
+    /// The library may be put into running processes that use CUDA.
+    pub inject: bool,
     pub strict: bool,
     pub quiet: bool,
     pub verbose: u8,
@@ -592,6 +598,7 @@ impl RecordArgs {
                 launch_one_in: self.launch_stacks,
             }),
             unified_memory: self.unified_memory,
+            inject: !self.no_inject,
             strict: self.strict,
             quiet: self.quiet,
             verbose: self.verbose,
