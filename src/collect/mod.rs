@@ -3,7 +3,6 @@
 pub mod bpf;
 pub mod clock;
 pub mod elf;
-#[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod maps;
 pub mod process;

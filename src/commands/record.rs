@@ -82,6 +82,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
             frequency: stacks.frequency,
             launch_one_in: stacks.launch_one_in.unwrap_or(0),
         }),
+        inject: options.inject,
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -201,6 +202,7 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
+            tell_injected(options, session);
             next_step = now + session.pause();
             last_step = clock::monotonic();
         }
@@ -244,6 +246,19 @@ fn watch(
             if alive.is_empty() {
                 return Ok(End::TargetsEnded);
             }
+        }
+    }
+}
+
+/// With --verbose: what was put into which process.
+fn tell_injected(options: &RecordOptions, session: &mut Session) {
+    for (pid, injected) in session.injected() {
+        if options.verbose > 0 {
+            let _ = writeln!(
+                io::stderr(),
+                "gdiag: process {pid}: library loaded in {} through thread {}, which was held for {}",
+                injected.took, injected.through, injected.held
+            );
         }
     }
 }
@@ -292,7 +307,8 @@ impl Unseen {
             .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
     }
 
-    fn warning(&self) -> Option<String> {
+    /// With `injected`: the library would have been put into them, but for the end of the recording.
+    fn warning(&self, injected: bool) -> Option<String> {
         let first = self.0.first()?;
         let (who, they) = match self.0.len() {
             1 => (format!("process {first} uses"), "it was"),
@@ -301,10 +317,14 @@ impl Unseen {
                 "they were",
             ),
         };
-        Some(format!(
-            "{who} CUDA, but {they} started without gdiag's library: host side only; \
-             see 'gdiag shim install'"
-        ))
+        Some(if injected {
+            format!("{who} CUDA, and the recording ended before gdiag's library was there: host side only")
+        } else {
+            format!(
+                "{who} CUDA, but {they} started without gdiag's library: host side only; \
+                 see 'gdiag shim install'"
+            )
+        })
     }
 }
 
@@ -321,7 +341,10 @@ fn finish(
     let seen = session.seen;
     let stacks = session.stack_costs();
     let mut warnings = session.warnings();
-    let unseen = unseen.warning();
+    // Why an injection failed has been said already.
+    let unseen = unseen
+        .warning(options.inject)
+        .filter(|_| !(options.inject && seen.shim_refused));
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
         Some((ShimState::Busy, reason)) => Some(format!(

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod endpoints;
+mod injections;
 mod objects;
 mod owners;
 mod pythons;
@@ -19,6 +20,7 @@ use gdiag_shim_layout::cupti::activity;
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
+use crate::collect::inject::Injected;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::stacks::Costs;
 use crate::collect::{clock, process};
@@ -28,6 +30,7 @@ use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::units::Nanos;
 
+use injections::{Injections, Outcome};
 use resolver::{News, Resolver};
 use stacks::UserStacks;
 
@@ -53,6 +56,9 @@ pub struct Session {
     gpu: GpuDecoder,
     names: Names,
     lookup: Resolver,
+    injections: Injections,
+    /// What was put where, for whoever wants to know.
+    injected: Vec<(Pid, Injected)>,
     /// Shims that cannot be used, so that each is told once.
     refused: HashSet<Pid>,
     /// Processes with a shim that ended before it was found, and one of them.
@@ -113,6 +119,8 @@ impl Session {
             gpu: GpuDecoder::default(),
             names: Names::default(),
             lookup,
+            injections: Injections::new(plan.inject),
+            injected: Vec::new(),
             refused: HashSet::new(),
             vanished: None,
             alive: HashSet::new(),
@@ -194,6 +202,7 @@ impl Session {
     pub fn step(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         // The kernel side first: it says who the threads are that the shims' records name.
         self.kernel_events(sink)?;
+        self.inject();
         self.clock(sink);
         self.drain_shims(sink);
         self.lookup.user.names(&mut self.names, sink);
@@ -296,9 +305,15 @@ impl Session {
             match news {
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
+                News::Cuda { pid, proc_pid } => {
+                    if self.shims.of(pid).is_none() {
+                        self.injections.uses_cuda(pid, proc_pid, limit);
+                    }
+                }
                 News::Exec { pid } => self.new_program(pid, sink),
                 News::Ended { pid } => {
                     self.refused.remove(&pid);
+                    self.injections.forget(pid);
                 }
             }
         }
@@ -314,6 +329,26 @@ impl Session {
             sink(event);
         }
         Ok(())
+    }
+
+    /// Puts shims where they are missing, and says what has come of it.
+    fn inject(&mut self) {
+        for (pid, outcome) in self.injections.step(clock::monotonic()) {
+            match outcome {
+                Outcome::Done(injected) => self.injected.push((pid, injected)),
+                Outcome::Failed(why) => {
+                    self.seen.shim_refused = true;
+                    self.warn(format!(
+                        "process {pid} uses CUDA, but gdiag's library cannot be put into it: {why}: host side only"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// What was put into which process since the last call.
+    pub fn injected(&mut self) -> Vec<(Pid, Injected)> {
+        std::mem::take(&mut self.injected)
     }
 
     fn attach_shim(&mut self, pid: Pid, proc_pid: u32, sink: &mut dyn FnMut(Event)) {
@@ -355,6 +390,7 @@ impl Session {
     /// The process became another program: the shim it had, if any, is gone with its memory.
     fn new_program(&mut self, pid: Pid, sink: &mut dyn FnMut(Event)) {
         self.refused.remove(&pid);
+        self.injections.forget(pid);
         if self.shims.of(pid).is_some() {
             self.drain_shim(pid, sink);
             self.forget(pid);

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use gdiag_shim_layout::THREAD_NAME;
 
+use crate::collect::shims::DRIVER_THREAD;
 use crate::collect::stacks;
 use crate::decode::sched::{Lookup, RawWait};
 use crate::decode::stacks::RawSample;
@@ -22,6 +23,11 @@ const KNOWN_STACKS: usize = 1 << 16;
 pub(super) enum News {
     /// A thread took the name of a shim's. `proc_pid` is the process in /proc.
     Shim {
+        pid: Pid,
+        proc_pid: u32,
+    },
+    /// A thread of the driver's is there: the process uses CUDA.
+    Cuda {
         pid: Pid,
         proc_pid: u32,
     },
@@ -145,9 +151,12 @@ impl Lookup for Resolver {
         if task.reason == TaskReason::Exec {
             self.news.push(News::Exec { pid: task.pid });
         }
+        let pid = task.pid;
         if !leader && comm == THREAD_NAME {
-            let pid = task.pid;
             self.news.push(News::Shim { pid, proc_pid });
+        }
+        if !leader && comm.starts_with(DRIVER_THREAD) {
+            self.news.push(News::Cuda { pid, proc_pid });
         }
     }
 

@@ -1,6 +1,9 @@
 //! A real process is made to load the real shim.
 
+use std::fs;
 use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::*;
 
