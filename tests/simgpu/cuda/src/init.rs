@@ -46,7 +46,8 @@ pub fn initialise() {
     *progress = Progress::Now(me);
     drop(progress);
     map_cupti();
-    start_event_handler();
+    // As in the real driver, from its first use on.
+    runtime::get().start_event_thread();
     inject();
     *runtime::lock(&PROGRESS) = Progress::Done;
     FINISHED.notify_all();
@@ -93,32 +94,6 @@ fn map_cupti() {
             "simulated GPU: {} is of another build",
             path.to_string_lossy()
         );
-    }
-}
-
-/// The real driver has a thread that waits for the device's events, in poll(2), for as long as the process lives.
-fn start_event_handler() {
-    // SAFETY: plain calls; the sets are filled before they are used, and restored.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        let mut before = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        // Without the thread everything works, too.
-        let _ = std::thread::Builder::new()
-            .name("cuda-EvtHandlr".to_string())
-            .stack_size(256 << 10)
-            .spawn(|| {
-                let mut never = libc::pollfd {
-                    fd: libc::eventfd(0, libc::EFD_CLOEXEC),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                loop {
-                    libc::poll(&mut never, 1, -1);
-                }
-            });
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
     }
 }
 
