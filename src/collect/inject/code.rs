@@ -128,6 +128,9 @@ const SIGNATURE: &[u8; 16] = b"gdiag injection1";
 global_asm!(
     ".pushsection .rodata.gdiag_inject,\"a\",@progbits",
     ".balign 16",
+    // For the whole crate: the code that refers to it may be compiled apart.
+    ".globl gdiag_inject_begin, gdiag_inject_end",
+    ".hidden gdiag_inject_begin, gdiag_inject_end",
     "gdiag_inject_begin:",
     ".ascii \"gdiag injection1\"",
     // The chosen thread. rsp is the block, 64-byte aligned; all other registers are its own.
