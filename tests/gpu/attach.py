@@ -23,46 +23,18 @@ reports.tar.gz. --keep DIR keeps recordings of a second. Prints the tables last;
 
 import argparse
 import collections
-import json
 import os
 import platform
-import random
 import re
 import shutil
 import signal
 import statistics
-import struct
-import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 
 import toolkit
-
-REPO = os.path.abspath(os.path.join(toolkit.HERE, "../.."))
-GDIAG = os.environ.get("GDIAG", os.path.join(REPO, "target/release/gdiag"))
-LOOP = [sys.executable, os.path.join(toolkit.HERE, "attach_loop.py")]
-
-SECOND = 1_000_000_000
-STARTS = 90  # a process with torch, from a cold disk
-KEEP_MOST = 16 << 20
-INJECTED = re.compile(r"process (\d+): library loaded in ([\d.]+) ?(\S+) through thread (\d+), which was held for ([\d.]+) ?(ns|us|µs|ms|s)\b")
-NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
-
-now = time.monotonic_ns
-
-
-def say(*words):
-    print(*words, flush=True)
-
-
-class Failed(Exception):
-    """A part cannot go on."""
-
-
-class Skip(Exception):
-    """A part cannot be done here."""
+from attachlib import (GDIAG, INJECTED, LOOP, SECOND, Bench, Failed, Recording, Skip, Target, held_threads, mapped, now,
+                       read, say, tables, tail, tasks, write_results)
 
 
 class OutOfTime(Exception):
@@ -71,419 +43,6 @@ class OutOfTime(Exception):
 
 def on_alarm(*_):
     raise OutOfTime
-
-
-def read(path, default=None):
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        if default is None:
-            raise
-        return default
-
-
-def last_json(text):
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            try:
-                return json.loads(line)
-            except ValueError:
-                pass
-    return {}
-
-
-def tail(text, most=200):
-    return " ".join(text.split())[-most:]
-
-
-def tasks(pid):
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
-
-
-def held_threads(pid):
-    """Threads that are stopped or that somebody traces: what a dead gdiag must not leave behind."""
-    held = []
-    for tid in tasks(pid):
-        status = read(f"/proc/{pid}/task/{tid}/status", "")
-        state = re.search(r"^State:\s*(\S)", status, re.M)
-        tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.M)
-        if state and state[1] in "Tt" or tracer and tracer[1] != "0":
-            held.append(f"{tid} {state[1] if state else '?'} tracer {tracer[1] if tracer else '?'}")
-    return held
-
-
-def family(pid):
-    """A process and what it started that lives, as far as the kernel tells."""
-    found = [pid]
-    for parent in found:
-        for tid in tasks(parent):
-            found += [int(child) for child in read(f"/proc/{parent}/task/{tid}/children", "").split()]
-    return found
-
-
-def mapped(pid, name):
-    """Files of that name that a process has mapped."""
-    return sorted({line.split()[-1] for line in read(f"/proc/{pid}/maps", "").splitlines() if name in line})
-
-
-class Target:
-    """A process to attach to, steered through a folder. See attach_loop.py and attachload.c."""
-
-    def __init__(self, bench, name, command, wrap=(), env=None):
-        self.bench, self.name = bench, name
-        self.folder = tempfile.mkdtemp(prefix=f"{name}-", dir=bench.tmp)
-        self.out, self.err = self.folder + "/stdout", self.folder + "/stderr"
-        self.command = [str(word) for word in [*wrap, *command, self.folder]]
-        with open(self.out, "w") as out, open(self.err, "w") as err:
-            self.process = bench.popen(self.command, stdin=subprocess.PIPE, stdout=out, stderr=err,
-                                       env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **(env or {})})
-        self.pid = self.process.pid
-        self.ready_at = None
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def put(self, name, text=""):
-        with open(self.path(name) + ".new", "w") as file:
-            file.write(text)
-        os.rename(self.path(name) + ".new", self.path(name))
-
-    def alive(self):
-        return self.process.poll() is None
-
-    def died(self, doing):
-        return Failed(f"{self.name} ended with status {self.process.returncode} {doing}: {tail(read(self.err, ''))}")
-
-    def until(self, condition, seconds, what):
-        """Until the condition is something; an error when the process ends before, or the time does."""
-        deadline = time.monotonic() + seconds
-        while True:
-            found = condition()
-            if found:
-                return found
-            if not self.alive():
-                raise self.died(f"before {what}")
-            if time.monotonic() > deadline:
-                raise Failed(f"{self.name}: {what}: not within {seconds} s: {tail(read(self.err, ''))}")
-            time.sleep(0.005)
-
-    def wait(self, name, seconds=STARTS):
-        self.until(lambda: os.path.exists(self.path(name)), seconds, name)
-        if name == "ready":
-            self.ready_at = now()
-        return self
-
-    def go(self):
-        self.put("go")
-        before = self.count()
-        self.until(lambda: self.count() > before + 20, STARTS, "20 steps")
-        self.ready_at = now()
-
-    def count(self):
-        try:
-            with open(self.path("series"), "rb") as file:
-                return (struct.unpack("=Q", file.read(8) or bytes(8)))[0]
-        except OSError:
-            return 0
-
-    def times(self):
-        """When its steps ended."""
-        try:
-            with open(self.path("series"), "rb") as file:
-                (count,) = struct.unpack("=Q", file.read(8))
-                data = file.read(8 * count)
-                return struct.unpack(f"={len(data) // 8}Q", data)
-        except (OSError, struct.error):
-            return ()
-
-    def goes_on(self, steps=3, seconds=5):
-        """Whether it makes so many steps more."""
-        count, deadline = self.count(), time.monotonic() + seconds
-        while self.count() < count + steps:
-            if not self.alive() or time.monotonic() > deadline:
-                return False
-            time.sleep(0.002)
-        return True
-
-    def profile(self, steps, seconds=60):
-        """What torch.profiler saw in its next steps."""
-        self.ask_profile(steps)
-        return self.profiled(seconds)
-
-    def ask_profile(self, steps):
-        if os.path.exists(self.path("profiled")):
-            os.unlink(self.path("profiled"))
-        self.put("profile", str(steps))
-
-    def profiled(self, seconds=60):
-        self.wait("profiled", seconds)
-        return json.loads(read(self.path("profiled")))
-
-    def measure(self, calls):
-        """ns a call, of those that measure on demand."""
-        lines = read(self.out).count("\n")
-        self.process.stdin.write(f"{calls}\n".encode())
-        self.process.stdin.flush()
-        self.until(lambda: read(self.out).count("\n") > lines, 20, "its measurement")
-        return last_json(read(self.out))["p50"]
-
-    def finish(self, seconds=40):
-        """Has it end. What it says of itself."""
-        self.put("stop")
-        return self.result(seconds)
-
-    def result(self, seconds):
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
-            self.process.wait(seconds)
-            self.bench.forget(self.process)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"{self.name} does not end, {len(tasks(self.pid))} threads, held: {held_threads(self.pid)}") from None
-        finally:
-            self.bench.write(self.command, self.process.returncode, read(self.out, ""), read(self.err, ""))
-        if self.process.returncode != 0:
-            raise self.died("at its end")
-        return last_json(read(self.out))
-
-
-class Recording:
-    """gdiag while it records, and what came of it."""
-
-    def __init__(self, bench, name, *options, seconds=None):
-        self.bench, self.name, self.seconds = bench, name, seconds
-        self.data, self.said = f"{bench.tmp}/{name.replace(' ', '-')}.data", f"{bench.tmp}/{name.replace(' ', '-')}.stderr"
-        limit = ["-d", f"{round(seconds * 1000)}ms"] if seconds else []
-        self.command = [GDIAG, "record", "-v", *limit, "-o", self.data, *[str(option) for option in options]]
-        self.report, self.status, self.end = {}, None, None
-        self.begin = now()
-        with open(self.said, "w") as said:
-            self.process = bench.popen(self.command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-
-    def stop(self):
-        """As Ctrl-C does."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        return self.wait(15)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(10)
-        self.bench.forget(self.process)
-
-    def wait(self, seconds=None):
-        try:
-            self.status = self.process.wait(seconds or self.seconds + 20)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(5)
-            self.status = "did not end"
-        self.end = now()
-        self.bench.forget(self.process)
-        self.bench.write(self.command, self.status, "", self.stderr())
-        return self
-
-    def stderr(self):
-        return read(self.said, "")
-
-    def read(self):
-        """The report; its gaps are those of 50 µs, for a recording has one in each step."""
-        text = self.bench.run([GDIAG, "report", "-i", self.data], 60)
-        full = self.bench.run([GDIAG, "report", "-i", self.data, "--json", "--gaps", "all", "--min-gap", "50us"], 60, quiet=True)
-        try:
-            self.report = json.loads(full.stdout)
-        except ValueError:
-            raise Failed(f"{self.name}: record: status {self.status}, {tail(self.stderr())}; no report: {tail(full.stderr)}") from None
-        self.bench.reports[self.name + ".txt"] = text.stdout + text.stderr
-        brief = {**self.report, "gpus": [{**gpu, "gaps": gpu["gaps"][:20]} for gpu in self.report["gpus"]]}
-        self.bench.reports[self.name + ".json"] = json.dumps(brief, indent=1)
-        return self
-
-    def drop(self):
-        for path in (self.data, self.data + ".old"):
-            if os.path.exists(path):
-                os.unlink(path)
-
-    def operations(self):
-        return sum(kernel["count"] for kernel in self.report.get("kernels") or [])
-
-    def launches(self, pid):
-        return sum(thread["launches"] for thread in self.report.get("threads") or [] if thread["pid"] == pid)
-
-    def source(self):
-        return (self.report.get("recording") or {}).get("gpu_source")
-
-    def started_ns(self):
-        return (self.report.get("recording") or {}).get("start_ns") or self.begin
-
-    def ended_ns(self):
-        return (self.report.get("recording") or {}).get("end_ns") or self.end
-
-    def first_ns(self):
-        """When it had seen its first operation, at the latest: at the end of the first gap that one ended; else by when it
-        knew of the device."""
-        gpus = [gpu for gpu in self.report.get("gpus") or [] if gpu.get("window_ns")]
-        ends = [gap["end_ns"] for gpu in gpus for gap in gpu["gaps"] if gap["next"]]
-        if ends:
-            return min(ends)
-        return self.ended_ns() - max(gpu["window_ns"] for gpu in gpus) if gpus and self.operations() else None
-
-    def injection(self):
-        """(ns for all of it, ns that a thread was held), of the first process, if it says so."""
-        found = INJECTED.search(self.stderr())
-        return (float(found[2]) * NS.get(found[3], 1e6), float(found[5]) * NS[found[6]]) if found else None
-
-    def warnings(self):
-        return (self.report.get("quality") or {}).get("warnings") or []
-
-    def losses(self):
-        quality = self.report.get("quality") or {}
-        return "/".join(str(quality.get(key)) for key in ("bpf_lost", "shim_lost", "cupti_lost", "invalid_gpu_records"))
-
-
-class Bench:
-    def __init__(self, args):
-        self.args = args
-        self.out = toolkit.out_dir()
-        self.tmp = tempfile.mkdtemp(prefix="attach-")
-        self.log = open(self.out + "/attach.log", "w")
-        self.begin = time.monotonic()
-        self.random = random.Random(args.seed)
-        self.part = None
-        self.processes, self.undo = [], []
-        self.rows, self.windows, self.pauses, self.reports = [], [], [], {}
-        self.reference = None  # the losses of an eager run alone, at each hundredth step
-        self.load = self.tmp + "/attachload"
-        subprocess.run(["gcc", "-O2", "-Wall", os.path.join(toolkit.HERE, "attachload.c"), "-o", self.load, "-ldl"], check=True, timeout=60)
-
-    def left(self):
-        return self.args.budget - (time.monotonic() - self.begin)
-
-    def popen(self, command, **options):
-        """In a session of its own, so that all that it starts ends with it; whatever is left is ended after the part."""
-        process = subprocess.Popen(command, start_new_session=True, **options)
-        self.processes.append(process)
-        return process
-
-    def run(self, command, seconds=60, quiet=False, **options):
-        begin = time.monotonic()
-        process = self.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", **options)
-        try:
-            stdout, stderr = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.end(process)
-            stdout, stderr = "", f"no end within {seconds} s"
-        self.forget(process)
-        self.write(command, process.returncode, "" if quiet else stdout, stderr, time.monotonic() - begin)
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-    def write(self, command, status, stdout, stderr, took=None):
-        took = f", {took:.1f} s" if took is not None else ""
-        self.log.write(f"$ {' '.join(command)}\n{stdout[:8000]}{stderr[-8000:]}status {status}{took}\n\n")
-        self.log.flush()
-
-    def end(self, process):
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            say(f"  process {process.pid} cannot be killed")
-
-    def forget(self, process):
-        """It has ended; now what it left behind does, while its number is certain to be its own."""
-        self.end(process)
-        if process in self.processes:
-            self.processes.remove(process)
-
-    def clear(self):
-        for process in list(self.processes):
-            self.forget(process)
-        for step in reversed(self.undo):
-            try:
-                step()
-            except OSError as error:
-                say(f"  cleaning up: {error}")
-        self.undo = []
-
-    def check(self, name, passed, detail):
-        """A row of the table. `passed` is None for what is no more than said."""
-        self.rows.append({"part": self.part, "name": name, "pass": passed, "detail": detail})
-        say("  " + shown(self.rows[-1]))
-
-    def start_load(self, *options, name="load", **more):
-        return Target(self, name, [self.load, *options], **more)
-
-    def start_loop(self, *options, name="loop", **more):
-        return Target(self, name, [*LOOP, "--driver", self.args.driver, *options], **more)
-
-    def record(self, name, *options, seconds, target=None):
-        recording = Recording(self, name, *options, seconds=seconds).wait()
-        held = [thread for pid in family(target.pid) for thread in held_threads(pid)] if target else []
-        if held:
-            self.check(f"{name}: left alone", False, f"threads still held: {', '.join(held)}")
-        return recording.read()
-
-    def window(self, name, target, begin, end, overlapping=False):
-        """Steps within a time, or all that touch it, as a row of the table."""
-        times = target.times()
-        inside = [b - a for a, b in zip(times, times[1:]) if (b > begin and a < end if overlapping else a >= begin and b <= end)]
-        if not inside:
-            return None
-        inside.sort()
-        row = {"part": self.part, "window": name, "steps": len(inside), "p50": statistics.median(inside),
-               "p99": inside[len(inside) - 1 - len(inside) // 100], "max": inside[-1]}
-        before = next((w["p50"] for w in self.windows if w["part"] == self.part and w["window"].endswith("before")), None)
-        row["ratio"] = row["p50"] / before if before else None
-        self.windows.append(row)
-        return row
-
-    def around(self, prefix, target, recording):
-        """The steps at the attach, in the recording, and at its end."""
-        first = min(recording.first_ns() or recording.end, recording.begin + 2 * SECOND)
-        self.window(f"{prefix} attach", target, recording.begin, first + SECOND // 10, True)
-        self.window(f"{prefix} during", target, first + SECOND // 10, recording.ended_ns())
-        self.window(f"{prefix} detach", target, recording.ended_ns(), recording.end + SECOND // 10, True)
-
-    def check_recording(self, name, recording, most_s=1.0):
-        first = recording.first_ns()
-        if first is None:
-            why = "; ".join(recording.warnings()) or tail(recording.stderr())
-            return self.check(name, False, f"status {recording.status}, {recording.operations()} kernels, source {recording.source()}: {why[:300]}")
-        since_begin, since_start = (first - recording.begin) / 1e6, (first - recording.started_ns()) / 1e6
-        coverage = (recording.report.get("quality") or {}).get("gpu_coverage")
-        injection = recording.injection()
-        loaded = f", loaded in {injection[0] / 1e6:.1f} ms, held {injection[1] / 1e3:.0f} us" if injection else ""
-        passed = recording.status == 0 and since_begin < most_s * 1000 and recording.source() in ("cupti", "simulated")
-        return self.check(name, passed, f"first GPU record after {since_begin:.0f} ms, {since_start:.0f} ms into the recording{loaded}; "
-                          f"{recording.operations()} kernels, coverage {coverage if coverage is None else round(coverage, 4)}, lost {recording.losses()}")
-
-    def keep(self, name, *options):
-        """A recording of a second, as data for tests."""
-        if not self.args.keep:
-            return
-        recording = Recording(self, f"attach-{name}", *options, seconds=1).wait()
-        size = os.path.getsize(recording.data) if os.path.exists(recording.data) else 0
-        if 0 < size <= KEEP_MOST:
-            os.makedirs(self.args.keep, exist_ok=True)
-            shutil.copyfile(recording.data, os.path.join(self.args.keep, os.path.basename(recording.data)))
-        say(f"  attach-{name}.data: {size} bytes{'' if 0 < size <= KEEP_MOST else ': left out'}")
-
-    def need_torch(self):
-        if self.args.driver != "torch":
-            raise Skip("needs torch")
 
 
 def same_result(bench, recorded, alone):
@@ -522,11 +81,6 @@ def training(bench, mode):
     result = loop.finish()
     ended = now()
 
-    alone = bench.start_loop("--mode", mode, "--steps", result["steps"], name="alone").wait("ready")
-    time.sleep(0.3)
-    profile_alone = alone.profile(20) if torch else None
-    reference = alone.result(60)
-
     bench.window("before", loop, loop.ready_at + SECOND // 5, first.begin)
     bench.around("A", loop, first)
     bench.window("between", loop, first.end + SECOND // 5, second.begin)
@@ -535,12 +89,16 @@ def training(bench, mode):
     if profile:
         bench.window("in torch.profiler", loop, profile["begin_ns"], profile["steps_end_ns"])
         bench.window("after torch.profiler", loop, profile["end_ns"] + SECOND // 5, ended)
-    begin = profile_alone["end_ns"] if profile_alone else alone.ready_at
-    bench.window("run alone", alone, begin + SECOND // 5, now())
-
-    same_result(bench, result, reference)
     bench.check_recording("A", first)
     bench.check_recording("B", second)
+
+    alone = bench.start_loop("--mode", mode, "--steps", result["steps"], name="alone").wait("ready")
+    time.sleep(0.3)
+    profile_alone = alone.profile(20) if torch else None
+    reference = alone.result(60)
+    begin = profile_alone["end_ns"] if profile_alone else alone.ready_at
+    bench.window("run alone", alone, begin + SECOND // 5, now())
+    same_result(bench, result, reference)
     if profile:
         seen, expected = device_events(profile), device_events(profile_alone)
         bench.check("torch.profiler after it", seen == expected > 0, f"{seen} device events in 20 steps, alone {expected}; {profile['events']}")
@@ -605,69 +163,72 @@ def part_pause(bench):
         bench.check("all of them", False, "; ".join(failures)[:400])
 
 
-def wait_injected(recording, seconds):
-    """Seconds from the start of gdiag until it said that its library is loaded."""
+def spin(condition, process, seconds=4):
+    """Until the condition holds, without sleep: what comes next shall hit it. False when it never did."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and recording.process.poll() is None:
-        if INJECTED.search(recording.stderr()):
-            return (now() - recording.begin) / SECOND
-        time.sleep(0.001)
-    return None
+    while time.monotonic() < deadline and process.poll() is None:
+        if condition():
+            return True
+    return False
+
+
+# When to kill gdiag: how long, at the most, after what.
+MOMENTS = {"a thread is traced": 0.003, "there is a new thread": 0.03, "the library is mapped": 0.05, "its start": 1.5}
 
 
 class Kills:
     """Rounds of kill -9 against a process, and what was seen after each."""
 
     def __init__(self, bench):
-        self.bench, self.rounds, self.harm = bench, 0, []
+        self.bench, self.counts, self.harm = bench, collections.Counter(), []
 
-    def round(self, target, delay):
-        recording = Recording(self.bench, f"kill-{self.rounds}", "-p", target.pid)
-        time.sleep(delay)
+    def round(self, target, moment):
+        threads = set(tasks(target.pid))
+        recording = Recording(self.bench, f"kill-{self.counts.total()}", "-p", target.pid)
+        condition = {
+            "a thread is traced": lambda: held_threads(target.pid),
+            "there is a new thread": lambda: set(tasks(target.pid)) - threads,
+            "the library is mapped": lambda: mapped(target.pid, "memfd:"),
+            "its start": lambda: True,
+        }[moment]
+        seen = spin(condition, recording.process)
+        time.sleep(self.bench.random.uniform(0, MOMENTS[moment]))
         recording.kill()
-        self.rounds += 1
-        said = "after the library was loaded" if INJECTED.search(recording.stderr()) else "before gdiag said that the library is loaded"
-        self.bench.log.write(f"kill -9 after {delay * 1000:.0f} ms, {said}: {tail(recording.stderr())}\n")
+        when = f"killed {(now() - recording.begin) / 1e6:.0f} ms after its start, {'after' if seen else 'never saw that'} {moment}"
+        self.counts[moment if seen else "too late"] += 1
+        self.bench.log.write(f"{when}: {tail(recording.stderr())}\n")
         time.sleep(0.1)
         held = held_threads(target.pid)
         if held:
-            self.harm.append(f"killed after {delay * 1000:.0f} ms: {held[:3]}")
+            self.harm.append(f"{when}: {held[:3]}")
         if not target.goes_on():
-            self.harm.append(f"killed after {delay * 1000:.0f} ms: {'no step in 5 s' if target.alive() else f'ended with status {target.process.poll()}'}")
+            self.harm.append(f"{when}: {'no step in 5 s' if target.alive() else f'ended with status {target.process.poll()}'}")
         recording.drop()
-        return said.startswith("after")
+
+    def told(self):
+        rounds = ", ".join(f"{count} after {moment}" if moment in MOMENTS else f"{count} {moment}" for moment, count in self.counts.items())
+        return f"{self.counts.total()} kills, {rounds}; harm: {'; '.join(self.harm)[:300] or 'none'}"
 
 
 def part_kill(bench):
     quick = bench.args.quick
-    fresh = [bench.start_load("-H") for _ in range(5 if quick else 17)]
+    fresh = [bench.start_load("-H") for _ in range(4 if quick else 16)]
     loop = None if quick else bench.start_loop("--hold")
     for target in fresh:
         target.wait("ready")
 
-    # When an attach comes to the process, so that most kills come then.
-    target = fresh.pop()
-    target.go()
-    recording = Recording(bench, "kill-none", "-p", target.pid)
-    at = wait_injected(recording, 5)
-    recording.stop()
-    target.finish()
-    say(f"  the library is loaded after {'an unknown time' if at is None else f'{at * 1000:.0f} ms'}")
-
-    kills, late, recorded = Kills(bench), 0, []
+    kills, recorded = Kills(bench), []
     for number, target in enumerate(fresh):
-        near = at is not None and number % 4 != 3
-        delay = bench.random.uniform(max(at - 0.2, 0), at + 0.03) if near else bench.random.uniform(0, 1.5)
         try:
             target.go()
-            late += kills.round(target, delay)
+            kills.round(target, list(MOMENTS)[number % len(MOMENTS)])
             after = bench.record(f"kill-then-{number}", "-p", target.pid, seconds=0.8, target=target)
             recorded.append(after.operations() > 0)
             after.drop()
             target.finish()
         except Failed as why:
             kills.harm.append(str(why))
-    bench.check("fresh processes", not kills.harm, f"{kills.rounds} kills, {late} of them after the library was loaded; harm: {'; '.join(kills.harm)[:300] or 'none'}")
+    bench.check("fresh processes", not kills.harm, kills.told())
     bench.check("recorded afterwards", len(recorded) == len(fresh) and all(recorded), f"{sum(recorded)} of {len(fresh)} processes")
     if not loop:
         return
@@ -676,8 +237,9 @@ def part_kill(bench):
     time.sleep(1.5)
     kills = Kills(bench)
     begin = now()
-    for _ in range(8):
-        kills.round(loop, bench.random.uniform(0, 1.5))
+    for number in range(8):
+        # The first rounds meet a process that gdiag was never in; then it is there already.
+        kills.round(loop, "its start" if number > 1 else list(MOMENTS)[number])
         time.sleep(0.1)
     end = now()
     time.sleep(1.5)
@@ -688,8 +250,8 @@ def part_kill(bench):
     bench.window("in 8 rounds", loop, begin, end)
     bench.window("0.5 s after", loop, end + SECOND // 2, quiet)
     bench.around("recorded", loop, after)
-    bench.check("one training loop", not kills.harm, f"{kills.rounds} kills; harm: {'; '.join(kills.harm)[:300] or 'none'}")
-    bench.check_recording("recorded afterwards", after)
+    bench.check("one training loop", not kills.harm, kills.told())
+    bench.check_recording("loop recorded afterwards", after)
     same_so_far(bench, "same losses", result)
 
 
@@ -715,7 +277,7 @@ def plain_runtime(bench):
     if not nvcc():
         raise Skip("no nvcc")
     program = bench.tmp + "/attachrt"
-    built = bench.run([nvcc(), "-O2", os.path.join(toolkit.HERE, "attachrt.cu"), "-o", program], 90)
+    built = bench.run([nvcc(), "-O2", os.path.join(toolkit.HERE, "attachrt.cu"), "-o", program, *toolkit.rpath_flags("-Xlinker=")], 90)
     if built.returncode:
         raise Failed(f"nvcc: {tail(built.stderr)}")
     target = Target(bench, "runtime", [program]).wait("ready")
@@ -779,7 +341,8 @@ def part_probes(bench):
     bench.window("probed", loop, probed.begin + SECOND, probed.ended_ns())
     calls = probed.report.get("calls") or []
     shown_calls = ", ".join(f"{call['name']} {call['count']}" for call in sorted(calls, key=lambda call: -call["count"])[:4])
-    bench.check("by probes", probed.status == 0 and probed.source() == "uprobe" and bool(calls), f"source {probed.source()}; {shown_calls or 'no calls'}; lost {probed.losses()}")
+    bench.check("by probes", probed.status == 0 and probed.source() == "uprobe" and bool(calls),
+                f"source {probed.source()}; {shown_calls or 'no calls'}; lost {probed.losses()}")
     bench.check("by probes: nothing inside", untouched, "no thread of gdiag in the process" if untouched else f"threads: {names(loop.pid)}")
     for line in probed.warnings()[:3]:
         bench.check("by probes: said", None, line[:200])
@@ -791,9 +354,9 @@ def part_probes(bench):
 def taken(bench, loop):
     """torch.profiler has CUPTI when gdiag comes."""
     time.sleep(0.5)
-    loop.ask_profile(250)
+    loop.ask_profile(170)  # of more, its buffers would not hold all
     loop.wait("profiling", 30)
-    recording = bench.record("probes-taken", "-p", loop.pid, seconds=1, target=loop)
+    recording = bench.record("probes-taken", "-p", loop.pid, seconds=0.6, target=loop)
     in_it = os.path.exists(loop.path("profiling"))
     profile = loop.profiled(90)
     a_step = device_events(loop.profile(20)) / 20  # no gdiag meanwhile
@@ -801,7 +364,8 @@ def taken(bench, loop):
     bench.check("torch.profiler recorded meanwhile", seen == a_step * profile["steps"] > 0,
                 f"{seen} device events in {profile['steps']} steps, {a_step * profile['steps']:.0f} are due{'' if in_it else '; it ended before gdiag did'}")
     said = [line for line in recording.stderr().splitlines() + recording.warnings() if "CUPTI" in line]
-    bench.check("gdiag meanwhile", bool(said) or recording.operations() > 0, f"source {recording.source()}, {recording.operations()} kernels; {said[0][:250] if said else 'says nothing of CUPTI'}")
+    bench.check("gdiag meanwhile", bool(said) or recording.operations() > 0,
+                f"source {recording.source()}, {recording.operations()} kernels; {said[0][:250] if said else 'says nothing of CUPTI'}")
     again = bench.record("probes-again", "-p", loop.pid, seconds=1, target=loop)
     bench.check("gdiag after torch.profiler", None, f"source {again.source()}, {again.operations()} kernels; {'; '.join(again.warnings())[:200]}")
 
@@ -878,21 +442,24 @@ def part_threads(bench):
     time.sleep(1.5)
     again = bench.record("threads-again", "-p", loop.pid, seconds=1, target=loop)
     time.sleep(1)
+    ended = now()
     result = loop.finish()
-    complaints = [line for line in read(loop.err, "").splitlines() if "killed" in line or "Error" in line]
-    alone = bench.start_loop("--mode", "threads", "--steps", result["steps"], name="alone").wait("ready")
-    reference = alone.result(60)
     bench.window("before", loop, loop.ready_at + SECOND // 5, recording.begin)
     bench.around("A", loop, recording)
     bench.window("between", loop, recording.end + SECOND // 5, again.begin)
     bench.around("B", loop, again)
-    bench.window("after", loop, again.end + SECOND // 5, now())
-    bench.window("run alone", alone, alone.ready_at + SECOND // 5, now())
-    same_result(bench, result, reference)
+    bench.window("after", loop, again.end + SECOND // 5, ended)
     bench.check_recording("A", recording)
     bench.check_recording("B", again)
+    complaints = [line for line in read(loop.err, "").splitlines() if "killed" in line or "Error" in line]
     entered = [pid for pid in (int(found[0]) for found in INJECTED.findall(recording.stderr() + again.stderr())) if pid != loop.pid]
-    bench.check("workers", not complaints, f"{result['workers']} worker processes in turn, of which gdiag entered {len(entered)}; {tail(' '.join(complaints)) or 'no complaint'}")
+    bench.check("workers", not complaints, f"{result['workers']} worker processes in turn, of which gdiag entered {len(entered)}; "
+                f"{tail(' '.join(complaints)) or 'no complaint'}")
+
+    alone = bench.start_loop("--mode", "threads", "--steps", result["steps"], name="alone").wait("ready")
+    reference = alone.result(60)
+    bench.window("run alone", alone, alone.ready_at + SECOND // 5, now())
+    same_result(bench, result, reference)
 
 
 def part_dormant(bench):
@@ -929,7 +496,8 @@ def part_dormant(bench):
             target.finish()
         for row, pairs in found.items():
             value, ratio = (statistics.median(numbers) for numbers in ([a for a, _ in pairs], [a / b for a, b in pairs]))
-            bench.check(f"{kind}: {row}", None, f"{value:8.0f} ns, bare {statistics.median(b for _, b in pairs):8.0f} ns, {ratio:6.3f} times; {len(pairs)} rounds")
+            bench.check(f"{kind}: {row}", None,
+                        f"{value:8.0f} ns, bare {statistics.median(b for _, b in pairs):8.0f} ns, {ratio:6.3f} times; {len(pairs)} rounds")
 
 
 # What to do; the time that it takes at the most; and the least that must be left to begin it.
@@ -946,60 +514,6 @@ PARTS = {
     "dormant": (part_dormant, 120, 60),
 }
 QUICK = ["eager", "pause", "kill"]
-
-
-def shown(row):
-    mark = {True: "PASS", False: "FAIL", None: "-"}[row["pass"]]
-    return f"{row['part']:8}{row['name']:36}{mark:5}{row['detail']}"
-
-
-def ms(ns):
-    return "-" if ns is None else f"{ns / 1e6:.3f}"
-
-
-def middle_and_most(values):
-    values = [value for value in values if value is not None]
-    return (statistics.median(values), max(values)) if values else (None, None)
-
-
-def tables(bench):
-    lines = [f"{'part':8}{'row':36}"]
-    lines += [shown(row) for row in bench.rows]
-    if bench.windows:
-        lines += ["", f"{'part':8}{'steps, ms':24}{'count':>7}{'median':>10}{'p99':>10}{'max':>10}{'of before':>11}"]
-    for row in bench.windows:
-        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
-        lines.append(f"{row['part']:8}{row['window']:24}{row['steps']:7}{ms(row['p50']):>10}{ms(row['p99']):>10}{ms(row['max']):>10}{ratio:>11}")
-    if bench.pauses:
-        lines += ["", f"{'pause, ms (median / max)':22}{'n':>3}{'library loaded in':>20}{'thread held':>17}{'of 10 ms':>17}{'step':>8}{'longest at attach':>20}{'at detach':>18}{'first record':>16}"]
-    for kind in dict.fromkeys(p["kind"] for p in bench.pauses):
-        mine = [p for p in bench.pauses if p["kind"] == kind]
-        loaded, held, attach, detach = (middle_and_most(p[key] for p in mine) for key in ("loaded_ns", "held_ns", "attach_max_ns", "detach_max_ns"))
-        steady, _ = middle_and_most(p["steady_ns"] for p in mine)
-        first = middle_and_most(p["first_ms"] and p["first_ms"] * 1e6 for p in mine)
-        share = " / ".join("-" if ns is None else f"{ns / 1e7:.2%}" for ns in held)
-
-        def both(pair, width):
-            return f"{' / '.join(map(ms, pair)):>{width}}"
-
-        lines.append(f"{kind:22}{len(mine):3}{both(loaded, 20)}{both(held, 17)}{share:>17}{ms(steady):>8}{both(attach, 20)}{both(detach, 18)}"
-                     f"{' / '.join('-' if ns is None else f'{ns / 1e6:.0f}' for ns in first):>16}")
-    failed = sum(row["pass"] is False for row in bench.rows)
-    lines += ["", f"{sum(row['pass'] is True for row in bench.rows)} passed, {failed} failed; {time.monotonic() - bench.begin:.0f} s"]
-    return "\n".join(lines)
-
-
-def write_results(bench):
-    with open(bench.out + "/attach.json", "w") as file:
-        json.dump({"rows": bench.rows, "windows": bench.windows, "pauses": bench.pauses}, file, indent=1)
-    with open(bench.out + "/attach.txt", "w") as file:
-        file.write(tables(bench) + "\n")
-    with tarfile.open(bench.out + "/reports.tar.gz", "w:gz") as tar:
-        for name, content in sorted(bench.reports.items()):
-            path = os.path.join(bench.tmp, "report")
-            with open(path, "w") as file:
-                file.write(content)
-            tar.add(path, name)
 
 
 def facts(bench):
@@ -1056,6 +570,7 @@ def main():
     if not os.access(GDIAG, os.X_OK):
         sys.exit(f"{GDIAG}: no such program; set GDIAG")
     signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended
     bench = Bench(args)
     try:
         facts(bench)

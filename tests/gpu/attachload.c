@@ -207,7 +207,8 @@ static void measure(void)
 			check("cuStreamSynchronize", synchronize(stream));
 		}
 		qsort(chunks, n, sizeof(*chunks), by_value);
-		printf("{\"launches\":%d,\"mean\":%.1f,\"p50\":%.1f}\n", n * CHUNK, n ? sum / n : 0, n ? chunks[n / 2] : 0);
+		printf("{\"launches\":%d,\"mean\":%.1f,\"p50\":%.1f}\n", n * CHUNK,
+		       n ? sum / n : 0, n ? chunks[n / 2] : 0);
 		fflush(stdout);
 	}
 }

@@ -17,13 +17,14 @@
 #include <cuda_runtime.h>
 
 #define LIMIT 300
-#define CK(call)											\
-	do {												\
-		cudaError_t r_ = (call);								\
-		if (r_ != cudaSuccess) {								\
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(r_));	\
-			exit(1);									\
-		}											\
+#define CK(call)							\
+	do {								\
+		cudaError_t r_ = (call);				\
+		if (r_ != cudaSuccess) {				\
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__,	\
+				__LINE__, #call, cudaGetErrorString(r_));	\
+			exit(1);					\
+		}							\
 	} while (0)
 
 __global__ void add(float *x, int n)
