@@ -17,8 +17,8 @@ not: then a simulated GPU does, too). Parts, in the order of their worth, should
   threads  a loop with data-loader workers that are forked anew all the time
   dormant  launches of a process without the library, with it asleep, and before, in and after a recording
 
-Writes to $OUT (or target/gpu): attach.log with every command and all it said, attach.json, attach.txt with the tables, and
-reports.tar.gz. --keep DIR keeps recordings of a second. Prints the tables last; the exit status is 1 when a row failed.
+Writes to $OUT (or target/gpu): attach.log with every command, what it said, and the tables; attach.json; and reports.tar.gz.
+--keep DIR keeps recordings of a second. Prints the tables last; the exit status is 1 when a row failed.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def training(bench, mode):
     second = bench.record(f"{mode}-B", "-p", loop.pid, seconds=seconds, target=loop)
     time.sleep(1.2)
     quiet = now()
-    bench.keep(mode, "-p", loop.pid)
+    bench.record_to_keep(mode, "-p", loop.pid)
     profile = loop.profile(20) if torch else None
     time.sleep(1)
     result = loop.finish()
@@ -123,6 +123,8 @@ def attached_once(bench, kind, number, target):
     goes_on = target.goes_on()
     time.sleep(0.2)
     target.finish()
+    if kind == "torch" and not any(p["kind"] == kind for p in bench.pauses):
+        bench.keep(recording, "injected")
     recording.drop()
     times = target.times()
     pairs = list(zip(times, times[1:]))
@@ -335,7 +337,7 @@ def part_probes(bench):
     time.sleep(1.5)
     probed = bench.record("probes", "--no-inject", "-p", loop.pid, seconds=3, target=loop)
     untouched = not any("gdiag" in name for name in names(loop.pid))
-    bench.keep("probes", "--no-inject", "-p", loop.pid)
+    bench.record_to_keep("probes", "--no-inject", "-p", loop.pid)
     bench.window("before", loop, loop.ready_at + SECOND // 5, probed.begin)
     bench.window("attach", loop, probed.begin, probed.begin + SECOND, True)
     bench.window("probed", loop, probed.begin + SECOND, probed.ended_ns())
@@ -580,6 +582,8 @@ def main():
     finally:
         bench.clear()
         write_results(bench)
+        bench.log.write(tables(bench) + "\n")
+        bench.log.close()
         say("\n" + tables(bench))
         shutil.rmtree(bench.tmp, ignore_errors=True)
     sys.exit(1 if any(row["pass"] is False for row in bench.rows) else 0)

@@ -438,16 +438,18 @@ class Bench:
         return self.check(name, passed, f"first GPU record after {since_begin:.0f} ms, {since_start:.0f} ms into the recording{loaded}; "
                           f"{recording.operations()} kernels, coverage {coverage if coverage is None else round(coverage, 4)}, lost {recording.losses()}")
 
-    def keep(self, name, *options):
+    def record_to_keep(self, name, *options):
         """A recording of a second, as data for tests."""
-        if not self.args.keep:
-            return
-        recording = Recording(self, f"attach-{name}", *options, seconds=1).wait()
-        size = os.path.getsize(recording.data) if os.path.exists(recording.data) else 0
+        if self.args.keep:
+            self.keep(Recording(self, f"attach-{name}", *options, seconds=1).wait(), name)
+
+    def keep(self, recording, name):
+        size = os.path.getsize(recording.data) if self.args.keep and os.path.exists(recording.data) else 0
         if 0 < size <= KEEP_MOST:
             os.makedirs(self.args.keep, exist_ok=True)
-            shutil.copyfile(recording.data, os.path.join(self.args.keep, os.path.basename(recording.data)))
-        say(f"  attach-{name}.data: {size} bytes{'' if 0 < size <= KEEP_MOST else ': left out'}")
+            shutil.copyfile(recording.data, f"{self.args.keep}/attach-{name}.data")
+        if self.args.keep:
+            say(f"  attach-{name}.data: {size} bytes{'' if 0 < size <= KEEP_MOST else ': left out'}")
 
     def need_torch(self):
         if self.args.driver != "torch":
@@ -499,8 +501,6 @@ def tables(bench):
 def write_results(bench):
     with open(bench.out + "/attach.json", "w") as file:
         json.dump({"rows": bench.rows, "windows": bench.windows, "pauses": bench.pauses}, file, indent=1)
-    with open(bench.out + "/attach.txt", "w") as file:
-        file.write(tables(bench) + "\n")
     with tarfile.open(bench.out + "/reports.tar.gz", "w:gz") as tar:
         for name, content in sorted(bench.reports.items()):
             path = os.path.join(bench.tmp, "report")
