@@ -264,6 +264,8 @@ impl GpuLog {
                         op.call = call;
                         note_op(&mut self.calls[call as usize], op, number);
                     }
+                    // Kernels are recorded a moment before calls are: see the shim.
+                    None if pairs.first().is_some_and(|p| op.correlation < p.0) => {}
                     None => self.unmatched += 1,
                 }
             }
