@@ -62,8 +62,13 @@ pub enum Error {
     #[error("process {pid} has ended: only its exit status is left")]
     HasEnded { pid: Pid },
 
+    /// Some processes may be known by this number inside their container.
     #[error("{pid} is a thread of the kernel ({comm})")]
-    IsKernelThread { pid: Pid, comm: String },
+    IsKernelThread {
+        pid: Pid,
+        comm: String,
+        here: Vec<Pid>,
+    },
 
     #[error("{0} is gdiag itself")]
     IsGdiag(Pid),
@@ -76,9 +81,7 @@ pub enum Error {
     #[error("no process has pid {0} in the PID namespace that gdiag is in")]
     NotInNamespace(Pid),
 
-    #[error(
-        "/proc is that of another PID namespace than gdiag is in: its numbers mean nothing here"
-    )]
+    #[error("/proc shows the pids of another PID namespace than gdiag's")]
     ForeignProc,
 
     #[error("no cgroup hierarchy is mounted here")]
@@ -187,6 +190,9 @@ impl Error {
             Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
             Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
             Error::HasEnded { .. } => "record while it runs, or start it with gdiag record -- CMD".to_string(),
+            Error::IsKernelThread { pid, here, .. } if !here.is_empty() => {
+                format!("inside a PID namespace, {pid} is process {0}: -p {0}", join(here, " or "))
+            }
             Error::IsKernelThread { .. } => "record the whole machine with -a to see what the kernel's threads do".to_string(),
             Error::IsGdiag(_) => "give the pid of the program to record".to_string(),
             Error::HiddenProcess(_) => {
@@ -196,7 +202,7 @@ impl Error {
                 "give the pid as `ps` shows it beside gdiag; what is outside of this container is recorded from the host".to_string()
             }
             Error::ForeignProc => {
-                "mount the right one, as `unshare --mount-proc` or `nsenter -m -p` do, or run gdiag outside".to_string()
+                "mount the right one, as `unshare --mount-proc` does, or enter the mount namespace too (nsenter -m)".to_string()
             }
             Error::NoCgroups => "mount one: mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_string(),
             Error::NoSuchCgroup { .. } => {

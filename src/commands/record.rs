@@ -16,8 +16,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::cgroup::{Cgroup, Hierarchies};
+use crate::collect::process::{self, Kind};
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file, shims, stacks};
+use crate::collect::{clock, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::Session;
@@ -34,6 +35,9 @@ const URGENT_STEP: Nanos = Nanos::from_millis(5);
 
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
+    if !process::proc_is_ours() {
+        return Err(Error::ForeignProc.into());
+    }
     let signals = Signals::block()?;
     let program = options.command.first().map(resolve).transpose()?;
     let pids = match &options.target {
@@ -501,24 +505,38 @@ fn resolve(name: &OsString) -> Result<PathBuf> {
 }
 
 fn check_pid(pid: Pid) -> Result<u32> {
-    if process::is_process(pid.0) {
-        return Ok(pid.0);
+    if pid.0 == std::process::id() {
+        return Err(Error::IsGdiag(pid).into());
     }
-    if let Some(owner) = process::process_of_thread(pid.0) {
-        return Err(Error::IsThread {
+    let inside = || {
+        process::known_inside_as(pid.0)
+            .into_iter()
+            .map(Pid)
+            .collect()
+    };
+    Err(match process::kind(pid.0) {
+        Kind::Process => return Ok(pid.0),
+        Kind::ThreadOf(owner) => Error::IsThread {
             tid: pid,
             pid: Pid(owner),
+        },
+        Kind::KernelThread(comm) => Error::IsKernelThread {
+            pid,
+            comm,
+            here: inside(),
+        },
+        Kind::Ended => Error::HasEnded { pid },
+        Kind::Hidden => Error::HiddenProcess(pid),
+        Kind::Nothing => {
+            let here: Vec<Pid> = inside();
+            if !here.is_empty() {
+                Error::WrongPidNamespace { asked: pid, here }
+            } else if process::in_first_namespace() {
+                Error::NoSuchProcess(pid)
+            } else {
+                Error::NotInNamespace(pid)
+            }
         }
-        .into());
-    }
-    let here: Vec<Pid> = process::known_inside_as(pid.0)
-        .into_iter()
-        .map(Pid)
-        .collect();
-    Err(if here.is_empty() {
-        Error::NoSuchProcess(pid)
-    } else {
-        Error::WrongPidNamespace { asked: pid, here }
     }
     .into())
 }
