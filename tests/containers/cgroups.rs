@@ -1,0 +1,167 @@
+//! Recording by cgroup and by container, in whatever hierarchies this machine has.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{can_run, record, recorded, wait_until, Running};
+
+/// A cgroup that is removed again.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(parent: &Path, name: &str) -> Option<Group> {
+        let dir = parent.join(name);
+        fs::create_dir(&dir).ok()?;
+        Some(Group(dir))
+    }
+
+    fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Whoever was killed in there may take a moment to leave.
+        wait_until("the cgroup is empty", || {
+            fs::remove_dir(&self.0).is_ok() || !self.0.exists()
+        });
+    }
+}
+
+/// Where cgroups can be made: of version 2, and of the controller of version 1 that the processes are
+/// shown with. At least one.
+fn hierarchies() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_one = |line: &&str| {
+        let kind = line.split(' ').nth(2);
+        kind == Some("cgroup2")
+            || kind == Some("cgroup") && line.split([' ', ',']).any(|option| option == "cpu")
+    };
+    let dirs = mounts
+        .lines()
+        .filter(is_one)
+        .filter_map(|line| line.split(' ').nth(1));
+    let all: Vec<PathBuf> = dirs
+        .map(PathBuf::from)
+        .filter(|dir| Group::new(dir, &unique("probe")).is_some())
+        .collect();
+    let required = std::env::var("GDIAG_REQUIRE").is_ok_and(|v| v.split(',').any(|n| n == "bpf"));
+    assert!(!all.is_empty() || !required, "no cgroup can be made here");
+    if all.is_empty() {
+        eprintln!("skipped: no cgroup can be made here");
+    }
+    all
+}
+
+fn unique(name: &str) -> String {
+    format!("gdiag-test-{name}-{}", std::process::id())
+}
+
+fn sleeper() -> Running {
+    Running::start(Command::new("sleep").arg("600"))
+}
+
+#[test]
+fn all_that_is_in_a_cgroup_and_all_that_comes_is_recorded() {
+    if !can_run() {
+        return;
+    }
+    for hierarchy in hierarchies() {
+        let group = Group::new(&hierarchy, &unique("members")).unwrap();
+        let below = Group::new(&group.0, "below").unwrap();
+        let (member, deep, stranger, leaver) = (sleeper(), sleeper(), sleeper(), sleeper());
+        group.add(member.pid());
+        below.add(deep.pid());
+        group.add(leaver.pid());
+        // With threads, which all come at once.
+        let program = "import threading, time\n\
+                       for _ in range(3): threading.Thread(target=time.sleep, args=(600,)).start()\n\
+                       time.sleep(600)";
+        let late = Running::start(Command::new("python3").args(["-c", program]));
+        let tasks = || fs::read_dir(format!("/proc/{}/task", late.pid())).unwrap();
+        wait_until("it has threads", || tasks().count() == 4);
+        let threads: Vec<u32> = tasks()
+            .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+            .collect();
+
+        // It moves them when the recording is on, and says so by its own end.
+        let dir = tempfile::tempdir().unwrap();
+        let moves = format!(
+            "echo {} >{}/cgroup.procs; echo {} >{}/cgroup.procs; sleep 0.5",
+            late.pid(),
+            below.path(),
+            leaver.pid(),
+            hierarchy.display()
+        );
+        let script = dir.path().join("moves");
+        fs::write(&script, moves).unwrap();
+        let name = group.0.file_name().unwrap().to_str().unwrap();
+        for by in [group.path(), name] {
+            group.add(leaver.pid());
+            fs::write(hierarchy.join("cgroup.procs"), late.pid().to_string()).unwrap();
+            let r = recorded(&["-G", by, "--", "sh", script.to_str().unwrap()]);
+            let mut found: Vec<u32> = r.targets().iter().map(|&(tid, _)| tid).collect();
+            found.sort_unstable();
+            let mut expected = threads.clone();
+            expected.extend([member.pid(), deep.pid(), leaver.pid()]);
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{by}");
+            assert!(!found.contains(&stranger.pid()));
+        }
+        drop((member, deep, leaver, late));
+    }
+}
+
+#[test]
+fn a_cgroup_ends_the_recording_with_its_own_end_and_an_empty_one_captures_nothing() {
+    if !can_run() {
+        return;
+    }
+    for hierarchy in hierarchies() {
+        let group = Group::new(&hierarchy, &unique("end")).unwrap();
+        let (output, _) = record(&["-G", group.path(), "-d", "100ms"]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.contains("no process was in the cgroup") && text.contains("hint: "),
+            "{text}"
+        );
+
+        let mut member = sleeper();
+        group.add(member.pid());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let mut gdiag = crate::gdiag();
+        gdiag.args(["record", "-G", group.path(), "-o"]).arg(&path);
+        let mut gdiag = gdiag.spawn().unwrap();
+        wait_until("it records", || {
+            fs::metadata(&path).is_ok_and(|meta| meta.len() > 0)
+        });
+        member.end();
+        assert!(gdiag.try_wait().unwrap().is_none(), "others may come");
+        drop(group);
+        wait_until("the recording ends", || gdiag.try_wait().unwrap().is_some());
+        assert!(gdiag.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_cgroup_that_is_not_there_is_named() {
+    if !can_run() {
+        return;
+    }
+    let (output, _) = record(&["-G", "/no/such/cgroup", "-d", "1s"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("there is no cgroup /no/such/cgroup below /"),
+        "{text}"
+    );
+}
