@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{can_run, record, recorded, wait_until, Running};
+use crate::support::{
+    can_run, install, record, recorded, recorded_until, simgpu, wait_until, with_gpu, Library,
+    Recorded, Running,
+};
 
 /// A cgroup that is removed again.
 struct Group(PathBuf);
@@ -28,6 +31,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = fs::remove_dir(&self.0);
+            return;
+        }
         // Whoever was killed in there may take a moment to leave.
         wait_until("the cgroup is empty", || {
             fs::remove_dir(&self.0).is_ok() || !self.0.exists()
@@ -35,8 +42,8 @@ impl Drop for Group {
     }
 }
 
-/// Where cgroups can be made: of version 2, and of the controller of version 1 that the processes are
-/// shown with. At least one.
+/// Where cgroups can be made: of the controller of version 1 that processes are shown with, and of
+/// version 2. At least one.
 fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let is_one = |line: &&str| {
@@ -48,10 +55,11 @@ fn hierarchies() -> Vec<PathBuf> {
         .lines()
         .filter(is_one)
         .filter_map(|line| line.split(' ').nth(1));
-    let all: Vec<PathBuf> = dirs
+    let mut all: Vec<PathBuf> = dirs
         .map(PathBuf::from)
         .filter(|dir| Group::new(dir, &unique("probe")).is_some())
         .collect();
+    all.sort_by_key(|dir| dir.join("cgroup.controllers").exists());
     let required = std::env::var("GDIAG_REQUIRE").is_ok_and(|v| v.split(',').any(|n| n == "bpf"));
     assert!(!all.is_empty() || !required, "no cgroup can be made here");
     if all.is_empty() {
@@ -164,4 +172,132 @@ fn a_cgroup_that_is_not_there_is_named() {
         text.contains("there is no cgroup /no/such/cgroup below /"),
         "{text}"
     );
+}
+
+/// Ids that begin alike, and are of this run of the tests.
+fn ids() -> [String; 2] {
+    let own = format!("{:08x}", std::process::id());
+    ["a", "b"].map(|last| format!("{own}{}", last.repeat(56)))
+}
+
+#[test]
+fn a_container_is_recorded_by_its_id() {
+    if !can_run() {
+        return;
+    }
+    let Some(hierarchy) = hierarchies().into_iter().next() else {
+        return;
+    };
+    let [id, other] = ids();
+    let runtime = Group::new(&hierarchy, &unique("system.slice")).unwrap();
+    let group = Group::new(&runtime.0, &format!("docker-{id}.scope")).unwrap();
+    let monitor = Group::new(&runtime.0, &format!("libpod-conmon-{id}.scope")).unwrap();
+    let second = Group::new(&runtime.0, &format!("cri-containerd-{other}.scope")).unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    // It comes by its cgroup as with a container runtime: before its program runs.
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "echo $$ >\"$0/cgroup.procs\" && exec unshare \"$@\"",
+            group.path(),
+        ])
+        .args(crate::CONTAINER)
+        .arg("--")
+        .arg(simgpu().join("gpuload"))
+        .args(crate::LOAD);
+    with_gpu(
+        &mut command,
+        &simgpu(),
+        Library::Carried,
+        &install(dir.path()),
+    );
+    let container = Running::start(&mut command);
+    let pid = container.find_gpu("gpuload", Library::Carried);
+
+    let first = &id[..9];
+    let r = recorded_until(&["--container", first, "-d", "1s"], Recorded::is_clear);
+    r.assert_dispatched_by(pid);
+    let process = r
+        .processes
+        .iter()
+        .find(|process| process.pid.0 == pid)
+        .unwrap();
+    assert!(
+        r.name(process.cgroup).contains(&id),
+        "{}",
+        r.name(process.cgroup)
+    );
+
+    let (output, _) = record(&["--container", &id[..8], "-d", "1s"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let both = format!("there are {}, {}", &id[..12], &other[..12]);
+    assert!(
+        text.contains("more than one container") && text.contains(&both),
+        "{text}"
+    );
+    let (output, _) = record(&["--container", &"0".repeat(64), "-d", "1s"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("no container has an id") && text.contains(&id[..12]),
+        "{text}"
+    );
+    drop(container);
+    drop((group, monitor, second));
+}
+
+#[test]
+fn a_container_that_starts_later_is_recorded() {
+    if !can_run() {
+        return;
+    }
+    for hierarchy in hierarchies() {
+        let group = Group::new(&hierarchy, &unique("late")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args([
+                "-c",
+                "echo $$ >\"$0/cgroup.procs\" && exec unshare \"$@\"",
+                group.path(),
+            ])
+            .args(crate::CONTAINER)
+            .arg("--")
+            .arg(simgpu().join("gpuload"))
+            .args(["--steps", "100"]);
+        with_gpu(
+            &mut command,
+            &simgpu(),
+            Library::Carried,
+            &install(dir.path()),
+        );
+        let path = dir.path().join("data");
+        let mut gdiag = crate::gdiag();
+        gdiag.args(["record", "-G", group.path(), "-o"]).arg(&path);
+        let mut gdiag = gdiag.spawn().unwrap();
+        wait_until("it records", || {
+            fs::metadata(&path).is_ok_and(|meta| meta.len() > 0)
+        });
+        assert!(command
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap()
+            .status
+            .success());
+        drop(group);
+        wait_until("the recording ends", || gdiag.try_wait().unwrap().is_some());
+        assert!(gdiag.wait().unwrap().success());
+        let r = Recorded::read(&path);
+        // But for what it did before gdiag saw its library.
+        assert!(r.ops.len() > 1000, "{} operations of 2,000", r.ops.len());
+        let load = r
+            .tasks
+            .iter()
+            .find(|t| t.target && r.name(t.comm) == "gpuload")
+            .unwrap();
+        r.assert_dispatched_by(load.pid.0);
+    }
 }

@@ -269,6 +269,17 @@ impl Recorded {
         frames.collect()
     }
 
+    pub fn has_function(&self, name: &str) -> bool {
+        self.frames().iter().any(|(_, function)| function == name)
+    }
+
+    /// Stacks were walked to their end, and gaps were diagnosed: the first launches after CUPTI was
+    /// switched on may be too many without an operation.
+    pub fn is_clear(&self) -> bool {
+        let gaps = self.json["gpus"][0]["gaps"].as_array();
+        self.has_function("main") && gaps.is_some_and(|gaps| !gaps.is_empty())
+    }
+
     pub fn warnings(&self) -> Vec<&str> {
         let warnings = self.json["quality"]["warnings"].as_array().unwrap();
         warnings
@@ -289,8 +300,13 @@ impl Recorded {
             .collect();
         let pid = Some(u64::from(pid));
         assert_eq!(launching, [(pid, pid)], "{threads:?}");
-        let gap = &self.json["gpus"][0]["gaps"][0]["dispatcher"];
-        assert_eq!((gap["pid"].as_u64(), gap["tid"].as_u64()), (pid, pid));
+        let gaps = self.json["gpus"][0]["gaps"].as_array().unwrap();
+        let ended = gaps
+            .iter()
+            .map(|gap| &gap["dispatcher"])
+            .find(|who| !who.is_null());
+        let ended = ended.unwrap_or_else(|| panic!("{gaps:?}"));
+        assert_eq!((ended["pid"].as_u64(), ended["tid"].as_u64()), (pid, pid));
     }
 }
 
@@ -312,4 +328,17 @@ pub fn record(arguments: &[&str]) -> (Output, Option<Recorded>) {
 pub fn recorded(arguments: &[&str]) -> Recorded {
     let (output, recorded) = record(arguments);
     recorded.unwrap_or_else(|| panic!("{arguments:?}: {output:?}"))
+}
+
+/// A recording that has what is looked for, or the last of some: on a busy machine, what a stack needs
+/// may come late.
+pub fn recorded_until(arguments: &[&str], enough: impl Fn(&Recorded) -> bool) -> Recorded {
+    let mut last = recorded(arguments);
+    for _ in 0..4 {
+        if enough(&last) {
+            break;
+        }
+        last = recorded(arguments);
+    }
+    last
 }
