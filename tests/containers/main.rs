@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{
-    can_run, compile, gdiag, install, record, recorded, recorded_until, simgpu, with_gpu, Library,
-    Recorded, Running,
+    can_run, compile, gdiag, install, record, record_confined, recorded, recorded_until, simgpu,
+    until, with_gpu, Library, Recorded, Running,
 };
 
 /// What makes a container of a process: options of unshare(1).
@@ -223,6 +223,34 @@ fn the_containers_own_file_counts_and_not_the_hosts_of_the_same_path() {
             "{frames:?}"
         );
         assert!(!r.has_function("function_of_the_host_"), "{frames:?}");
+
+        // By the path in the container's root, since its mappings are not to be opened.
+        let pid = pid.to_string();
+        let confined = || record_confined(&["-p", &pid, "-F", "999", "-d", "1s"]);
+        let r = until(confined, |r| r.has_function("main"));
+        let frames = r.frames();
+        assert!(
+            r.has_function("function_of_container") && r.has_function("main"),
+            "{frames:?}"
+        );
+        assert!(!r.has_function("function_of_the_host_"), "{frames:?}");
+        assert!(
+            !r.warnings().iter().any(|w| w.contains("CAP_")),
+            "{:?}",
+            r.warnings()
+        );
+        // A file without a path cannot be opened.
+        fs::remove_file(at("worker")).unwrap();
+        let r = until(confined, |r| r.has_function("function_of_container"));
+        assert!(!r.has_function("main"));
+        let why =
+            |w: &&str| w.contains("could not be opened") && w.contains("CAP_CHECKPOINT_RESTORE");
+        assert_eq!(
+            r.warnings().into_iter().filter(why).count(),
+            1,
+            "{:?}",
+            r.warnings()
+        );
     }
 }
 

@@ -312,9 +312,24 @@ impl Recorded {
 
 /// What `gdiag record` did, and what it recorded if it was a success.
 pub fn record(arguments: &[&str]) -> (Output, Option<Recorded>) {
+    record_by(gdiag(), arguments)
+}
+
+/// Root's capabilities as a container has them, where it may trace.
+pub fn record_confined(arguments: &[&str]) -> Recorded {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--bounding-set", "-sys_admin,-checkpoint_restore", "--"])
+        .arg(env!("CARGO_BIN_EXE_gdiag"))
+        .stdin(Stdio::null());
+    let (output, recorded) = record_by(command, arguments);
+    recorded.unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn record_by(mut gdiag: Command, arguments: &[&str]) -> (Output, Option<Recorded>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let output = gdiag()
+    let output = gdiag
         .arg("record")
         .arg("-o")
         .arg(&path)
@@ -333,12 +348,16 @@ pub fn recorded(arguments: &[&str]) -> Recorded {
 /// A recording that has what is looked for, or the last of some: on a busy machine, what a stack needs
 /// may come late.
 pub fn recorded_until(arguments: &[&str], enough: impl Fn(&Recorded) -> bool) -> Recorded {
-    let mut last = recorded(arguments);
+    until(|| recorded(arguments), enough)
+}
+
+pub fn until(record: impl Fn() -> Recorded, enough: impl Fn(&Recorded) -> bool) -> Recorded {
+    let mut last = record();
     for _ in 0..4 {
         if enough(&last) {
             break;
         }
-        last = recorded(arguments);
+        last = record();
     }
     last
 }

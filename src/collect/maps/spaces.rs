@@ -557,6 +557,11 @@ impl AddressSpaces {
         self.reader.waiting()
     }
 
+    /// Files that could not be opened for want of a capability.
+    pub fn refused(&self) -> u64 {
+        self.reader.refused()
+    }
+
     /// Times that the maps of a process could not be read although it was there.
     pub fn unread(&self) -> u64 {
         self.unread
