@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
 
 mod cgroups;
+mod group;
 mod support;
 
 use std::fs;
