@@ -149,6 +149,13 @@ struct gdiag_cpu_wait {
 	unsigned short pad;
 };
 
+/* A cgroup, by the number of its directory's inode. */
+struct gdiag_cgroup {
+	unsigned long long id;
+	unsigned int hierarchy; /* as in /proc/PID/cgroup; 0 is that of version 2 */
+	unsigned int pad;
+};
+
 enum gdiag_stall_kind {
 	GDIAG_STALL_RECLAIM = 0,
 	GDIAG_STALL_COMPACTION = 1,
@@ -291,6 +298,7 @@ _Static_assert(sizeof(struct gdiag_chunk) == 8 + 24 * GDIAG_CHUNK_SLOTS, "chunk"
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
+_Static_assert(sizeof(struct gdiag_cgroup) == 16, "cgroup");
 _Static_assert(sizeof(struct gdiag_wait) == 64 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_resumed) == 24, "resumed");
 _Static_assert(sizeof(struct gdiag_cpu_wait) == 32, "cpu_wait");

@@ -1,6 +1,7 @@
 //! The sources: what the kernel, the shim and /proc say, as they say it.
 
 pub mod bpf;
+pub mod cgroup;
 pub mod clock;
 pub mod elf;
 pub mod inject;

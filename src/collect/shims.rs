@@ -151,7 +151,7 @@ impl Shim {
             .open(&path)
             .map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
-                    "cannot open its shared memory: {e}; run gdiag as root, or with CAP_CHECKPOINT_RESTORE"
+                    "cannot open its shared memory: {e}; that takes CAP_CHECKPOINT_RESTORE, also for root in a container"
                 )),
                 _ => Refusal::of("cannot open its shared memory", &e),
             })?;

@@ -51,7 +51,8 @@ macro_rules! wire {
 
 wire! {
     bpf:
-    gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_resumed gdiag_cpu_wait gdiag_stall gdiag_signal gdiag_irq cpu_losses;
+    gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_resumed gdiag_cpu_wait gdiag_stall gdiag_signal gdiag_irq
+    gdiag_cgroup cpu_losses;
     stacks: stack_costs gdiag_sample gdiag_pycode gdiag_py_process;
 }
 

@@ -223,6 +223,12 @@ impl UserStacks {
                 on.left_out
             ));
         }
+        let refused = on.spaces.refused();
+        if refused > 0 {
+            warn(format!(
+                "{refused} mapped files could not be opened, so their functions have no names: that takes CAP_CHECKPOINT_RESTORE"
+            ));
+        }
         let lost = on.stacks.costs().map_or(0, |costs| costs.lost);
         if lost > 0 {
             warn(format!("{lost} stacks were lost"));

@@ -134,6 +134,7 @@ pub(super) fn meta() -> Meta {
         ]),
         mode: TargetMode::Launch,
         targets: vec![Pid(4711)],
+        cgroups: Vec::new(),
         start_mono_ns: START,
         start_unix_ns: 1_772_287_331_000_000_000,
         wait_threshold_ns: 100_000,
