@@ -27,7 +27,7 @@ mod watch;
 mod worker;
 
 use std::env;
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, c_void, CString};
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
@@ -145,7 +145,7 @@ fn set_thread_name() {
 
 /// Harmless to repeat: only the first to run does anything.
 pub(crate) fn register_exit_handler() {
-    extern "C" fn at_exit() {
+    extern "C" fn at_exit(_: *mut c_void) {
         static RAN: AtomicBool = AtomicBool::new(false);
         // By its id, because a raw fork or clone runs no handler of `pthread_atfork`.
         if RAN.swap(true, Ordering::AcqRel) || OWNER.load(Ordering::Relaxed) != std::process::id() {
@@ -160,6 +160,5 @@ pub(crate) fn register_exit_handler() {
             });
         });
     }
-    // SAFETY: the handler catches panics and stays mapped for good.
-    unsafe { libc::atexit(at_exit) };
+    sys::at_exit(at_exit);
 }

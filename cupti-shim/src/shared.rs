@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use gdiag_shim_layout::ring::{self, Producer};
 use gdiag_shim_layout::{Control, MEMFD_NAME, RING_BYTES, RING_OFFSET};
 
+use crate::sys;
+
 /// Size of the ring for a value of `GDIAG_SHIM_RING_MIB`; one that makes no sense counts as none.
 pub(crate) fn ring_bytes(mib: Option<&str>) -> u64 {
     mib.and_then(|mib| mib.parse::<u64>().ok())
@@ -49,13 +51,7 @@ impl Shared {
         let name = CString::new(MEMFD_NAME)?;
         let ring_bytes = largest_allowed(ring_bytes)?;
         let len = (RING_OFFSET + ring_bytes) as usize;
-        // SAFETY: the name is a C string; the descriptor is ours until it is closed below.
-        let fd = unsafe {
-            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = sys::memfd_create(&name, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
         let mapped = map(fd, len);
         // SAFETY: opened above and used nowhere else.
         unsafe { libc::close(fd) };

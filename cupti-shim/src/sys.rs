@@ -1,6 +1,8 @@
 //! The few system calls that the shim makes, as safe as they can be.
 
+use std::ffi::{c_int, c_void, CStr};
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -56,6 +58,31 @@ pub(crate) fn futex_wake(word: &AtomicU32, scope: FutexScope) {
             i32::MAX,
         )
     };
+}
+
+/// A file in memory. Not by the function of that name, which glibc has since 2.27.
+pub(crate) fn memfd_create(name: &CStr, flags: libc::c_uint) -> io::Result<RawFd> {
+    // SAFETY: a C string, and plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    RawFd::try_from(fd).map_err(io::Error::other)
+}
+
+/// Has `function` called when the process exits. It must stay mapped for good.
+///
+/// Not by `atexit`, which is code of the glibc of the machine that this is built on.
+pub(crate) fn at_exit(function: extern "C" fn(*mut c_void)) {
+    extern "C" {
+        fn __cxa_atexit(
+            function: extern "C" fn(*mut c_void),
+            argument: *mut c_void,
+            library: *mut c_void,
+        ) -> c_int;
+    }
+    // SAFETY: no argument, and no library whose unloading would call the function earlier.
+    unsafe { __cxa_atexit(function, ptr::null_mut(), ptr::null_mut()) };
 }
 
 /// Address space for `bytes`, readable and writable, zero, without memory behind it yet.
