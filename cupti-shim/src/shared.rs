@@ -76,6 +76,16 @@ impl Shared {
         self.producer.push(record)
     }
 
+    /// Gives back the memory of the ring that holds nothing unread. Returns whether that is all of it.
+    pub(crate) fn give_back(&mut self) -> bool {
+        for (start, bytes) in self.producer.spare_pages(sys::page_bytes()) {
+            // SAFETY: whole pages of the ring, which nobody reads before they are written again;
+            // where the kernel refuses, they stay as they are.
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_REMOVE) };
+        }
+        self.producer.unread() == 0
+    }
+
     pub(crate) fn note_peak(&self) {
         self.control()
             .ring_peak

@@ -122,6 +122,22 @@ pub(crate) unsafe fn populate(at: *mut u8, bytes: usize) {
     }
 }
 
+/// Takes the memory away from behind private pages, which read as zeroes afterwards. `false`:
+/// the kernel refuses, and they are as they were.
+///
+/// # Safety
+///
+/// The range must be mapped writable and private, be page-aligned, and hold nothing that anybody needs.
+pub(crate) unsafe fn give_back(at: *mut u8, bytes: usize) -> bool {
+    // SAFETY: as promised to us.
+    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED) == 0 }
+}
+
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: takes a number.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
+}
+
 /// CLOCK_REALTIME in ns.
 pub(crate) fn realtime() -> u64 {
     clock(libc::CLOCK_REALTIME)

@@ -39,6 +39,11 @@ const LONG_PAUSE_AFTER_MS: u64 = 10_000;
 const REFUSED_MS: u64 = 1_000;
 /// How often a tool that holds CUPTI is asked again.
 const BUSY_RETRY_MS: u64 = 5_000;
+/// When collecting has ended, gdiag reads what is left, and CUPTI gives buffers back: the shim looks so
+/// often whether their memory can go…
+const LEAVE_MS: u64 = 100;
+/// …and no longer than this.
+const LEAVE_WITHIN_MS: u64 = 10_000;
 /// A buffer with an operation that runs when collecting ends is waited for so long.
 const LAST_BUFFERS_MS: u64 = 250;
 /// How often a shim whose records do not come looks whether they do again.
@@ -105,6 +110,8 @@ pub(crate) struct Worker {
     /// Who launched the program and has not found the shim yet.
     launcher: Option<Launcher>,
     devices_sent: bool,
+    /// Until when memory may still be given back (CLOCK_MONOTONIC ns).
+    leaving_until: Option<u64>,
     /// What happens to managed memory is wanted, too.
     unified_memory: bool,
     /// The record of a call of the shim's own came back at least once.
@@ -126,6 +133,7 @@ impl Worker {
             beat: Beat::none(sys::monotonic()),
             launcher: None,
             devices_sent: false,
+            leaving_until: None,
             unified_memory: false,
             calls_come_back: false,
             empty_before: 0,
@@ -136,6 +144,7 @@ impl Worker {
     /// Says that the shim is there and collects nothing.
     pub(crate) fn lie_down(&mut self) {
         self.phase = Phase::Dormant;
+        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
         self.out.set_state(state::DORMANT, "", self.now());
     }
 
@@ -185,8 +194,15 @@ impl Worker {
             self.begin_session(session);
         }
         match &self.phase {
-            Phase::Dormant if wanted == 0 => self.sleep(0, None),
-            Phase::Dormant => self.resume(now),
+            Phase::Dormant if wanted == 0 => {
+                pool::discard_late();
+                let look = self.leave(now);
+                self.sleep(0, look);
+            }
+            Phase::Dormant => {
+                pool::discard_late();
+                self.resume(now);
+            }
             Phase::Active(_) if wanted == 0 => {
                 let busy = self.stop();
                 self.phase = Phase::Dormant;
@@ -212,6 +228,7 @@ impl Worker {
             Phase::Paused { since } => {
                 let long = now.saturating_sub(*since) > LONG_PAUSE_AFTER_MS * MS;
                 let pause = if long { LONG_PAUSED_MS } else { PAUSED_MS };
+                self.leave(now);
                 self.sleep(wanted, Some(Duration::from_millis(pause)));
             }
             Phase::Refused { retry } => {
@@ -232,6 +249,19 @@ impl Worker {
             timeout,
             sys::FutexScope::Shared,
         );
+    }
+
+    /// Gives memory back, after collecting has ended. Returns when to look again, if at all.
+    fn leave(&mut self, now: u64) -> Option<Duration> {
+        let until = self.leaving_until?;
+        pool::give_back();
+        self.decoder.give_back();
+        let all_read = self.out.give_back();
+        if (all_read && !pool::is_out()) || now >= until {
+            self.leaving_until = None;
+            return None;
+        }
+        Some(Duration::from_millis(LEAVE_MS))
     }
 
     /// A collector asked, or its beat is back.
@@ -332,6 +362,7 @@ impl Worker {
     /// Turns CUPTI off and passes on what it still has. Returns why another tool has it, if one has.
     fn stop(&mut self) -> Option<&'static str> {
         let cupti = self.cupti.clone()?;
+        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
         if !self.settle(false) {
             self.tell_silence();
             return Some(SHUT_DOWN);

@@ -23,6 +23,9 @@ use zerocopy::FromBytes;
 /// Nothing here takes longer, however busy the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Address space that the shim reserves for CUPTI's buffers.
+const POOL_BYTES: u64 = 64 << 20;
+
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -139,6 +142,32 @@ impl Target {
             .find(|line| line.ends_with(&name))
             .and_then(|line| line.split(' ').next())
             .map(str::to_string)
+    }
+
+    /// Bytes in memory of the ring with its control block, and of the buffers for CUPTI.
+    pub fn shim_resident(&self) -> (u64, u64) {
+        let smaps = fs::read_to_string(self.proc("smaps")).unwrap();
+        let (mut ring, mut pool) = (0, 0);
+        let (mut of_ring, mut of_pool) = (false, false);
+        for line in smaps.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match *words.as_slice() {
+                [range, "rw-s", ..] if range.contains('-') => {
+                    (of_ring, of_pool) = (line.contains(&format!("/memfd:{MEMFD_NAME} ")), false);
+                }
+                [range, "rw-p", _, _, "0", ..] if range.contains('-') => {
+                    let (from, to) = range.split_once('-').unwrap();
+                    let at = |hex| u64::from_str_radix(hex, 16).unwrap();
+                    // The kernel may have joined it with a neighbour.
+                    (of_ring, of_pool) = (false, at(to) - at(from) >= POOL_BYTES);
+                }
+                [range, ..] if range.contains('-') => (of_ring, of_pool) = (false, false),
+                ["Rss:", kib, "kB"] if of_ring => ring += kib.parse::<u64>().unwrap() << 10,
+                ["Rss:", kib, "kB"] if of_pool => pool += kib.parse::<u64>().unwrap() << 10,
+                _ => {}
+            }
+        }
+        (ring, pool)
     }
 
     pub fn threads(&self) -> Vec<String> {
