@@ -7,7 +7,7 @@
 #
 # 2.31 still has dlopen and threads in libraries of their own, and no function fstat. What it has and 2.17
 # has not, and the shim refers to weakly, a second copy of the shim does not find. Each copy is loaded
-# twice: left dormant, and collecting from a libcupti that does nothing.
+# twice: left dormant, and collecting by a driver and a libcupti that do nothing.
 set -eu
 
 skip() {
@@ -62,11 +62,14 @@ int cuptiActivityDisable(int kind) { return 0; }
 int cuptiActivityFlushAll(unsigned int flag) { return 0; }
 int cuptiActivityGetNextRecord(void *buffer, unsigned long valid, void **record) { return 12; }
 C
+echo 'int cuDriverGetVersion(int *version) { *version = 13000; return 0; }' |
+	cc -shared -fPIC -nostdlib -o "$dir/libcuda.so.1" -x c -
 
 cat >"$dir/program.pl" <<'PERL'
 use strict;
 use DynaLoader;
-my ($path, $expected) = @ARGV;
+my ($driver, $path, $expected) = @ARGV;
+DynaLoader::dl_load_file($driver, 0) or die DynaLoader::dl_error(), "\n";
 my $library = DynaLoader::dl_load_file($path, 0) or die DynaLoader::dl_error(), "\n";
 my $entry = DynaLoader::dl_find_symbol($library, "InitializeInjection") or die "no entry\n";
 DynaLoader::dl_install_xsub("main::inject", $entry);
@@ -95,6 +98,6 @@ for copy in "$shim" "$dir/as-on-2.17.so"; do
 		# The lock is gdiag's sign of life.
 		CUDA_HOME=$dir/toolkit CUDA_INJECTION64_PATH=$copy GDIAG_SHIM_START=$((state - 1)) \
 			flock "$copy" "$lib/ld-linux-x86-64.so.2" --library-path "$lib:$usr" \
-			"$dir/root/usr/bin/perl" -I "$usr/perl-base" "$dir/program.pl" "$copy" "$state"
+			"$dir/root/usr/bin/perl" -I "$usr/perl-base" "$dir/program.pl" "$dir/libcuda.so.1" "$copy" "$state"
 	done
 done

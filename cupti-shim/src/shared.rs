@@ -38,6 +38,15 @@ fn largest_allowed(ring_bytes: u64) -> io::Result<u64> {
     Ok(allowed)
 }
 
+/// Whether this process has such memory already, of whatever copy of the library. It is not
+/// inherited by a forked child.
+pub(crate) fn is_here() -> bool {
+    let name = format!("/memfd:{MEMFD_NAME} (deleted)\n");
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    maps.split_inclusive(|byte| *byte == b'\n')
+        .any(|line| line.ends_with(name.as_bytes()))
+}
+
 /// The shared memory of this process. It is never unmapped: gdiag may come at any time.
 #[derive(Debug)]
 pub(crate) struct Shared {

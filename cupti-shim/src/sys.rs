@@ -85,6 +85,21 @@ pub(crate) fn at_exit(function: extern "C" fn(*mut c_void)) {
     unsafe { __cxa_atexit(function, ptr::null_mut(), ptr::null_mut()) };
 }
 
+/// A thread inherits its creator's scheduling. This one must not run before the program's threads
+/// only because it was made by one that may.
+pub(crate) fn leave_real_time() {
+    // Besides the policy it may say that children do not inherit it.
+    const RESET_ON_FORK: c_int = 0x4000_0000;
+    // SAFETY: plain calls about this thread, and a structure of ours.
+    unsafe {
+        let policy = libc::sched_getscheduler(0) & !RESET_ON_FORK;
+        if matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR) {
+            let ordinary: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &ordinary);
+        }
+    }
+}
+
 /// Address space for `bytes`, readable and writable, zero, without memory behind it yet.
 pub(crate) fn map_anonymous(bytes: usize) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -9,6 +9,7 @@
 //! subscription and gives it back has let CUPTI go, and collecting goes on. One that holds none
 //! cannot be told from one that has finished, and is left alone.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -104,6 +105,8 @@ pub(crate) struct Worker {
     decoder: Decoder,
     cupti: Option<Cupti>,
     driver: Option<Driver>,
+    /// Where libcupti may be, if the program has none.
+    toolkits: Vec<PathBuf>,
     phase: Phase,
     session: u32,
     beat: Beat,
@@ -122,12 +125,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Shared) -> Worker {
+    pub(crate) fn new(shared: Shared, toolkits: Vec<PathBuf>) -> Worker {
         Worker {
             out: Output::new(shared),
             decoder: Decoder::default(),
             cupti: None,
             driver: None,
+            toolkits,
             phase: Phase::Dormant,
             session: 0,
             beat: Beat::none(sys::monotonic()),
@@ -308,12 +312,25 @@ impl Worker {
                 });
                 self.out.set_state(state::ACTIVE, "", now);
             }
-            Err(refusal) => self.refuse(&refusal),
+            Err(refusal) => self.refuse(&refusal, early),
         }
     }
 
-    fn refuse(&mut self, refusal: &Refusal) {
-        let retry = (refusal.state == state::BUSY).then(|| sys::monotonic() + BUSY_RETRY_MS * MS);
+    fn refuse(&mut self, refusal: &Refusal, early: bool) {
+        // A program that has not begun with CUDA may yet load what was missing. Inside of `cuInit` the
+        // driver cannot be asked.
+        let begun = if early {
+            self.cupti.is_some()
+        } else {
+            let devices = self.driver.and_then(|driver| driver.device_count());
+            devices.is_some()
+        };
+        let pause = match refusal.state {
+            state::BUSY => Some(BUSY_RETRY_MS),
+            _ if !begun => Some(REFUSED_MS),
+            _ => None,
+        };
+        let retry = pause.map(|pause| sys::monotonic() + pause * MS);
         self.phase = Phase::Refused { retry };
         // A tool that is still busy is no news.
         if self.out.control().state.load(Ordering::Relaxed) != refusal.state
@@ -334,8 +351,13 @@ impl Worker {
                 .store(version, Ordering::Relaxed);
         }
         if self.cupti.is_none() {
-            let driver_version = self.out.control().driver_version.load(Ordering::Relaxed);
-            let cupti = Cupti::load(driver_version, self.unified_memory)?;
+            // Without it nobody knows which libcupti is the right one, and the first is for good.
+            let Some(driver) = self.driver else {
+                return Err(Refusal::failed(
+                    "the program has not loaded the CUDA driver",
+                ));
+            };
+            let cupti = Cupti::load(driver.version(), &self.toolkits, self.unified_memory)?;
             cupti.describe(self.out.control());
             // Exit handlers run in reverse order: ours has to come before those of this library.
             crate::register_exit_handler();

@@ -59,6 +59,12 @@ pub struct Target {
 impl Target {
     /// `None`, with a word why, when this machine has no simulated GPU or no root.
     pub fn start(env: &[(&str, &str)]) -> Option<Target> {
+        let shim = ("CUDA_INJECTION64_PATH", env!("GDIAG_SHIM_SO"));
+        Target::start_without_shim(&[&[shim], env].concat())
+    }
+
+    /// Likewise, but the driver loads nothing.
+    pub fn start_without_shim(env: &[(&str, &str)]) -> Option<Target> {
         let simgpu = simgpu()?;
         if fs::read_dir("/proc/self/map_files").is_err() {
             println!("skipped: needs root");
@@ -80,7 +86,6 @@ impl Target {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env("CUDA_INJECTION64_PATH", env!("GDIAG_SHIM_SO"))
             .env("GDIAG_TEST_LIBCUDA", simgpu.join("libcuda.so.1"))
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
@@ -176,6 +181,19 @@ impl Target {
             .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
             .map(|c| c.trim().into())
             .collect()
+    }
+
+    /// Scheduling policies of the shim's threads, as in sched(7).
+    pub fn shim_policies(&self) -> Vec<u32> {
+        let stats = fs::read_dir(self.proc("task")).unwrap().flatten();
+        let stats = stats.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+        let policy = |stat: String| {
+            let (name, rest) = stat.rsplit_once(") ")?;
+            let fields: Vec<&str> = rest.split(' ').collect();
+            // Field 41, and the first of these is the third.
+            (name.ends_with("(gdiag-shim")).then(|| fields[41 - 3].parse().unwrap())
+        };
+        stats.filter_map(policy).collect()
     }
 
     pub fn wait_until(&self, what: &str, condition: impl Fn(&Target) -> bool) {
