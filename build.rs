@@ -52,6 +52,7 @@ fn build_shim() {
         "Cargo.lock",
         "cupti-shim/Cargo.toml",
         "cupti-shim/build.rs",
+        "cupti-shim/glibc",
         "cupti-shim/src",
         "cupti-shim/layout/Cargo.toml",
         "cupti-shim/layout/src",

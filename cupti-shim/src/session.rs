@@ -63,7 +63,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    fn failed(reason: impl Into<String>) -> Refusal {
+    pub(crate) fn failed(reason: impl Into<String>) -> Refusal {
         Refusal {
             state: state::FAILED,
             reason: reason.into(),
@@ -90,9 +90,13 @@ pub(crate) fn driver() -> Option<Driver> {
 
 impl Cupti {
     /// Finds and, if need be, loads libcupti. `driver_version` is 0 when it is not known.
-    pub(crate) fn load(driver_version: u32, unified_memory: bool) -> Result<Cupti, Refusal> {
+    pub(crate) fn load(
+        driver_version: u32,
+        toolkits: &[PathBuf],
+        unified_memory: bool,
+    ) -> Result<Cupti, Refusal> {
         let major = (driver_version > 0).then_some(driver_version / 1000);
-        let found = locate::cupti(&locate::loaded_libraries(), major, &locate::toolkits());
+        let found = locate::cupti(&locate::loaded_libraries(), major, toolkits);
         let (library, path) = match found.map_err(Refusal::failed)? {
             Found::Loaded(path) => {
                 let library = Library::loaded(&path);
