@@ -231,6 +231,7 @@ fn plan() -> bpf::Plan {
         all: false,
         targets: Vec::new(),
         wait_threshold: Nanos(u64::MAX),
+        inject: true,
         libbpf_messages: false,
         stacks: None,
     }

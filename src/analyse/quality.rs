@@ -68,7 +68,7 @@ impl Trust {
     pub(super) fn of(t: &Timeline) -> Self {
         let coverage = t
             .gpu()
-            .calling_pids()
+            .recorded_pids()
             .into_iter()
             .map(|pid| (pid, coverage(t, pid)));
         Trust {
@@ -194,7 +194,7 @@ fn invalid_of(t: &Timeline, gpu: &Gpu) -> u64 {
 fn coverage(t: &Timeline, pid: Pid) -> Coverage {
     let log = t.gpu();
     let mut launches: Vec<CallIdx> = log
-        .calls_of(pid)
+        .recorded_calls_of(pid)
         .filter(|&c| {
             let call = log.call_at(c);
             api::starts_kernels(call.class) && !call.failed()
@@ -242,7 +242,7 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
 /// lead up to the instantiation of a graph.
 fn captures(t: &Timeline, pid: Pid) -> Intervals {
     let log = t.gpu();
-    let mut calls: Vec<CallIdx> = log.calls_of(pid).collect();
+    let mut calls: Vec<CallIdx> = log.recorded_calls_of(pid).collect();
     calls.sort_by_key(|&c| (log.call_at(c).start, c));
     let mut run: FxHashMap<ThreadIdx, Nanos> = FxHashMap::default();
     let mut found = Vec::new();

@@ -2,6 +2,7 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod driver;
 pub mod elf;
 pub mod maps;
 pub mod process;

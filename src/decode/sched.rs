@@ -4,11 +4,11 @@
 use std::mem::offset_of;
 
 use crate::collect::bpf::types;
-use crate::collect::stacks;
+use crate::collect::{driver, stacks};
 use crate::collect::wire::{read, read_cut, Wire};
 use crate::decode::stacks::RawSample;
 use crate::event::{
-    Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall,
+    Api, ApiCall, ApiDomain, Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall,
     StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::intern::Names;
@@ -47,6 +47,7 @@ enum Record {
     Irq(types::gdiag_irq),
     Sample(Box<RawSample>),
     PyCode(Box<stacks::types::gdiag_pycode>),
+    Call(driver::types::gdiag_call),
 }
 
 /// A wait whose object is still a number.
@@ -152,6 +153,9 @@ impl Batch {
                 let code = read_cut::<stacks::types::gdiag_pycode>(bytes, least)?;
                 self.push(code.hdr.ts_ns, Record::PyCode(code));
             }
+            rec::GDIAG_REC_CALL => self.record(bytes, |r: driver::types::gdiag_call| {
+                (r.hdr.ts_ns, Record::Call(r))
+            })?,
             rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
                 let end = r.hdr.ts_ns.saturating_add(u64::from(r.dur_ns));
                 (end, Record::Irq(r))
@@ -333,6 +337,18 @@ fn event(
             sender: Tid(s.sender_tid),
             receiver: Tid(s.hdr.tid),
             signal: u8::try_from(s.sig).unwrap_or(0),
+        }),
+        Record::Call(c) => Event::ApiCall(ApiCall {
+            pid: Pid(c.pid),
+            tid: Tid(c.hdr.tid),
+            api: Api {
+                domain: ApiDomain::Driver,
+                cbid: c.cbid,
+            },
+            start: Nanos(c.start_ns),
+            end: Nanos(c.hdr.ts_ns),
+            correlation: ApiCall::PROBED,
+            result: c.result,
         }),
         Record::Irq(i) => Event::Interrupt(Interrupt {
             start: Nanos(i.hdr.ts_ns),

@@ -25,8 +25,14 @@ pub(super) enum News {
         pid: Pid,
         proc_pid: u32,
     },
+    /// A process of the target was seen first.
+    Target {
+        pid: Pid,
+        proc_pid: u32,
+    },
     Exec {
         pid: Pid,
+        proc_pid: u32,
     },
     /// The pid may be another's now.
     Ended {
@@ -52,6 +58,8 @@ pub(super) struct Resolver {
     inner_tids: HashMap<Pid, HashMap<u32, Tid>>,
     /// Recorded threads that have not ended, by process: its first thread may end before others.
     alive: HashMap<Pid, HashSet<Tid>>,
+    /// Processes of the target that have not ended.
+    targets: HashSet<Pid>,
 }
 
 impl Lookup for Resolver {
@@ -142,11 +150,14 @@ impl Lookup for Resolver {
         if !task.target {
             return;
         }
+        let pid = task.pid;
+        if self.targets.insert(pid) {
+            self.news.push(News::Target { pid, proc_pid });
+        }
         if task.reason == TaskReason::Exec {
-            self.news.push(News::Exec { pid: task.pid });
+            self.news.push(News::Exec { pid, proc_pid });
         }
         if !leader && comm == THREAD_NAME {
-            let pid = task.pid;
             self.news.push(News::Shim { pid, proc_pid });
         }
     }
@@ -162,6 +173,7 @@ impl Lookup for Resolver {
         };
         if over {
             self.alive.remove(&exit.pid);
+            self.targets.remove(&exit.pid);
             self.objects.forget(exit.pid);
             self.user.exit(exit.pid, exit.ts);
             self.inner_tids.remove(&exit.pid);
