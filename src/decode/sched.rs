@@ -4,12 +4,13 @@
 use std::mem::offset_of;
 
 use crate::collect::bpf::types;
-use crate::collect::{driver, stacks};
 use crate::collect::wire::{read, read_cut, Wire};
+use crate::collect::{driver, stacks};
 use crate::decode::stacks::RawSample;
 use crate::event::{
-    Api, ApiCall, ApiDomain, Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall,
-    StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Api, ApiCall, ApiDomain, Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample,
+    Signal, StackId, Stall, StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Waking,
 };
 use crate::intern::Names;
 use crate::units::Nanos;

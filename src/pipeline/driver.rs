@@ -31,9 +31,14 @@ enum State {
     /// Recorded by its shim, or not to be looked at.
     Left,
     /// To be looked at for a driver.
-    Due { at: Nanos, pause: Nanos },
+    Due {
+        at: Nanos,
+        pause: Nanos,
+    },
     /// The thread looks.
-    Asked { pause: Nanos },
+    Asked {
+        pause: Nanos,
+    },
     Probed,
 }
 
@@ -222,8 +227,9 @@ impl Drivers {
                 target.state = State::Left;
                 // Of one that has ended meanwhile there is nothing to tell.
                 if crate::collect::process::is_process(target.proc_pid) {
-                    self.failures
-                        .push(format!("no probes on the CUDA driver of process {pid}: {why}"));
+                    self.failures.push(format!(
+                        "no probes on the CUDA driver of process {pid}: {why}"
+                    ));
                 }
             }
         }
@@ -296,7 +302,11 @@ mod tests {
         let events = answer(&mut drivers, Outcome::Probed(9), last);
         assert!(matches!(
             events.last(),
-            Some(Event::Probes(Probes { pid: PID, functions: 9, .. }))
+            Some(Event::Probes(Probes {
+                pid: PID,
+                functions: 9,
+                ..
+            }))
         ));
         assert_eq!(state(&drivers), Some(&State::Probed));
         assert_eq!(drivers.probed().next(), Some((PID, 7, NOT_INJECTED)));

@@ -203,8 +203,7 @@ impl Session {
         self.clock(sink);
         self.drain_shims(sink);
         let now = clock::monotonic();
-        self.drivers
-            .step(&self.bpf, now, &mut self.names, sink);
+        self.drivers.step(&self.bpf, now, &mut self.names, sink);
         for failure in std::mem::take(&mut self.drivers.failures) {
             self.warn(failure);
         }
@@ -401,26 +400,13 @@ impl Session {
         };
         let now = clock::monotonic();
         self.drivers.want_known(pid, &facts.reason, now);
-        let event = gpu::shim_event(
-            now,
-            pid,
-            state,
-            &facts,
-            &mut self.names,
-            sink,
-        );
+        let event = gpu::shim_event(now, pid, state, &facts, &mut self.names, sink);
         sink(event);
         self.warn(facts.reason);
     }
 
     /// Where the shim does not record, probes tell the host's side.
-    fn shim_said(
-        &mut self,
-        pid: Pid,
-        state: ShimState,
-        reason: &str,
-        sink: &mut dyn FnMut(Event),
-    ) {
+    fn shim_said(&mut self, pid: Pid, state: ShimState, reason: &str, sink: &mut dyn FnMut(Event)) {
         let now = clock::monotonic();
         match state {
             ShimState::Busy | ShimState::Failed => self.drivers.want_known(pid, reason, now),

@@ -294,7 +294,9 @@ impl On {
                 }
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
-                    if self.plan.launch_one_in > 0 && maps::is_driver(self.spaces.files().path(file).as_bytes()) {
+                    if self.plan.launch_one_in > 0
+                        && maps::is_driver(self.spaces.files().path(file).as_bytes())
+                    {
                         match self.stacks.probe_launches(file, &elf) {
                             Ok(found) => self.probed = self.probed.max(Some(found)),
                             Err(e) => {

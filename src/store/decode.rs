@@ -11,9 +11,9 @@ use super::varint::{unzigzag, Cursor};
 use crate::event::{
     Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, CpuWait, Define,
     Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
-    LossSource, Migration, NameId, OpKind, Overhead, Pid, Probes, Process, Sample, SampleKind, Shim,
-    Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState, Tid,
-    Wait, Waking,
+    LossSource, Migration, NameId, OpKind, Overhead, Pid, Probes, Process, Sample, SampleKind,
+    Shim, Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState,
+    Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 

@@ -9,8 +9,9 @@ use super::state::{Lane, State};
 use super::varint::{self, zigzag};
 use crate::event::{
     ApiCall, ClockPair, Cpu, CpuWait, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid,
-    GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Probes, Process, Sample,
-    SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait, Waking,
+    GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Probes, Process,
+    Sample, SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait,
+    Waking,
 };
 use crate::units::Nanos;
 

@@ -84,8 +84,9 @@ pub(super) fn each(
             let pid = libc::pid_t::try_from(places.proc_pid).unwrap_or(libc::pid_t::MAX);
             let flags = perf::PERF_FLAG_FD_CLOEXEC.into();
             // SAFETY: the attributes are whole, the path that they name outlives the call.
-            let event =
-                own(unsafe { perf_event_open_sys::perf_event_open(&mut attr, pid, -1, -1, flags) })?;
+            let event = own(unsafe {
+                perf_event_open_sys::perf_event_open(&mut attr, pid, -1, -1, flags)
+            })?;
             let mut opts = sys::bpf_link_create_opts {
                 sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
                 ..Default::default()

@@ -15,7 +15,11 @@ fn symbols() -> Vec<(u32, String)> {
     let mut symbols = Vec::new();
     for (name, cbids) in api::driver_calls() {
         for (&cbid, suffixes) in cbids.iter().zip(VARIANTS) {
-            symbols.extend(suffixes.iter().map(|suffix| (cbid, format!("{name}{suffix}"))));
+            symbols.extend(
+                suffixes
+                    .iter()
+                    .map(|suffix| (cbid, format!("{name}{suffix}"))),
+            );
         }
     }
     symbols

@@ -8,9 +8,9 @@ use crate::event::{
     Api, ApiCall, ApiDomain, CallStackId, ClockPair, Context, ContextId, CopyKind, CorrelationId,
     Cpu, CpuWait, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid,
     GpuOp, Interrupt, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId, OpKind,
-    Overhead, OverheadKind, Pid, Probes, Process, Role, Sample, SampleKind, Shim, ShimState, Signal,
-    StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task, TaskReason,
-    TaskState, Tid, Wait, Waking,
+    Overhead, OverheadKind, Pid, Probes, Process, Role, Sample, SampleKind, Shim, ShimState,
+    Signal, StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task,
+    TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
