@@ -515,6 +515,38 @@ mod tests {
     }
 
     #[test]
+    fn a_call_of_the_driver_comes_when_it_is_over() {
+        let mut batch = Batch::default();
+        let call = |end: u64, result: u32| {
+            let mut bytes = rec::GDIAG_REC_CALL.0.to_ne_bytes().to_vec();
+            bytes.extend(8u32.to_ne_bytes());
+            bytes.extend([end, 100].map(u64::to_ne_bytes).concat());
+            bytes.extend([7, 307, result, 0].map(u32::to_ne_bytes).concat());
+            bytes
+        };
+        batch.add(&call(900, 0));
+        batch.add(&call(400, u32::MAX));
+        batch.add(&call(300, 0)[..39]);
+        let event = |end, result| {
+            Event::ApiCall(ApiCall {
+                pid: Pid(7),
+                tid: Tid(8),
+                api: Api {
+                    domain: ApiDomain::Driver,
+                    cbid: 307,
+                },
+                start: Nanos(100),
+                end: Nanos(end),
+                correlation: ApiCall::PROBED,
+                result,
+            })
+        };
+        assert_eq!(taken(&mut batch, 900), [event(400, ApiCall::NOT_RETURNED)]);
+        assert_eq!(taken(&mut batch, 901), [event(900, 0)]);
+        assert_eq!(batch.malformed, 1);
+    }
+
+    #[test]
     fn a_wait_names_its_object_and_believes_no_depth() {
         let mut batch = Batch::default();
         batch.add(&wait(2));

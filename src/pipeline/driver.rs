@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::collect::bpf::Bpf;
-use crate::collect::driver::{DriverProbes, Outcome};
+use crate::collect::driver::{Answer, DriverProbes, Outcome};
 use crate::event::{Event, Pid, Probes};
 use crate::intern::Names;
 use crate::units::Nanos;
@@ -31,15 +31,11 @@ enum State {
     /// Recorded by its shim, or not to be looked at.
     Left,
     /// To be looked at for a driver.
-    Due {
-        at: Nanos,
-        pause: Nanos,
-    },
+    Due { at: Nanos, pause: Nanos },
     /// The thread looks.
-    Asked {
-        pause: Nanos,
-    },
-    Probed,
+    Asked { pause: Nanos },
+    /// Since it was looked at then.
+    Probed { at: Nanos },
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +45,8 @@ struct Target {
     state: State,
     /// Why it is to have probes; `None` when it has a shim that records.
     reason: Option<String>,
+    /// When it became the program that it is.
+    since: Nanos,
 }
 
 /// The targets, and the probes once any of them has some.
@@ -73,26 +71,28 @@ impl Drivers {
         }
     }
 
-    /// A process of the target was seen first, or has become another program.
-    pub(super) fn target(&mut self, pid: Pid, proc_pid: u32, now: Nanos) {
-        let known = self.targets.get(&pid).map(|t| &t.state);
-        if matches!(known, Some(State::Probed | State::Asked { .. })) {
-            // The probes may have moved on to the new program; it starts anew all the same.
-            self.take_out(pid);
-        }
-        let state = if self.everyone {
-            State::Due {
-                at: now,
-                pause: FIRST_PAUSE,
-            }
-        } else {
-            State::Left
+    /// A process of the target was seen first, or has become another program, at `ts`.
+    pub(super) fn target(&mut self, pid: Pid, proc_pid: u32, ts: Nanos) {
+        let due = State::Due {
+            at: ts,
+            pause: FIRST_PAUSE,
         };
-        let reason = self.everyone.then(|| NOT_INJECTED.to_string());
+        let state = match self.targets.get(&pid).map(|t| &t.state) {
+            // The answer will be of the new program, or out of date.
+            Some(&State::Asked { .. }) => State::Asked { pause: FIRST_PAUSE },
+            Some(&State::Probed { at }) if at >= ts => State::Probed { at },
+            Some(State::Probed { .. }) => {
+                self.take_out(pid);
+                due
+            }
+            Some(State::Left | State::Due { .. }) | None if self.everyone => due,
+            Some(State::Left | State::Due { .. }) | None => State::Left,
+        };
         let target = Target {
             proc_pid,
             state,
-            reason,
+            reason: self.everyone.then(|| NOT_INJECTED.to_string()),
+            since: ts,
         };
         self.targets.insert(pid, target);
     }
@@ -109,6 +109,7 @@ impl Drivers {
             proc_pid,
             state: State::Left,
             reason: None,
+            since: Nanos::ZERO,
         });
         target.reason = Some(reason);
         match target.state {
@@ -118,7 +119,7 @@ impl Drivers {
                     pause: FIRST_PAUSE,
                 }
             }
-            State::Asked { .. } | State::Probed => {}
+            State::Asked { .. } | State::Probed { .. } => {}
         }
     }
 
@@ -138,9 +139,13 @@ impl Drivers {
         let state = std::mem::replace(&mut target.state, State::Left);
         match state {
             State::Left | State::Due { .. } => false,
-            State::Asked { .. } | State::Probed => {
+            State::Asked { .. } => {
                 self.take_out(pid);
-                state == State::Probed
+                false
+            }
+            State::Probed { .. } => {
+                self.take_out(pid);
+                true
             }
         }
     }
@@ -171,8 +176,8 @@ impl Drivers {
             }
         }
         let Some(probes) = &self.probes else { return };
-        for (pid, outcome) in probes.answers() {
-            self.answer(pid, outcome, now, names, sink);
+        for answer in probes.answers() {
+            self.answer(answer, now, names, sink);
         }
         let Some(probes) = &self.probes else { return };
         for (&pid, target) in &mut self.targets {
@@ -189,8 +194,7 @@ impl Drivers {
 
     fn answer(
         &mut self,
-        pid: Pid,
-        outcome: Outcome,
+        Answer { pid, at, outcome }: Answer,
         now: Nanos,
         names: &mut Names,
         sink: &mut dyn FnMut(Event),
@@ -203,9 +207,17 @@ impl Drivers {
             // Taken out again meanwhile.
             return;
         };
+        if at < target.since {
+            // Of the program that it was before.
+            target.state = State::Due {
+                at: now,
+                pause: FIRST_PAUSE,
+            };
+            return self.take_out(pid);
+        }
         match outcome {
             Outcome::Probed(functions) => {
-                target.state = State::Probed;
+                target.state = State::Probed { at };
                 let reason = target.reason.clone().unwrap_or_default();
                 let name = names.name(&reason, sink);
                 sink(Event::Probes(Probes {
@@ -271,8 +283,13 @@ mod tests {
 
     fn answer(drivers: &mut Drivers, outcome: Outcome, now: u64) -> Vec<Event> {
         let mut events = Vec::new();
+        let answer = Answer {
+            pid: PID,
+            at: Nanos(now),
+            outcome,
+        };
         let mut sink = |e| events.push(e);
-        drivers.answer(PID, outcome, Nanos(now), &mut Names::default(), &mut sink);
+        drivers.answer(answer, Nanos(now), &mut Names::default(), &mut sink);
         events
     }
 
@@ -308,8 +325,29 @@ mod tests {
                 ..
             }))
         ));
-        assert_eq!(state(&drivers), Some(&State::Probed));
+        assert_eq!(state(&drivers), Some(&State::Probed { at: Nanos(last) }));
         assert_eq!(drivers.probed().next(), Some((PID, 7, NOT_INJECTED)));
+    }
+
+    #[test]
+    fn a_new_program_is_looked_at_anew_unless_it_was_already() {
+        let mut drivers = Drivers::new(true);
+        drivers.target(PID, 7, Nanos(0));
+        ask(&mut drivers);
+        answer(&mut drivers, Outcome::Probed(9), 100);
+        // That the process had become another one before is told later.
+        drivers.target(PID, 7, Nanos(90));
+        let at = Nanos(100);
+        assert_eq!(state(&drivers), Some(&State::Probed { at }));
+        drivers.target(PID, 7, Nanos(110));
+        assert!(matches!(state(&drivers), Some(State::Due { .. })));
+        // It becomes another one after it was looked at, and before that is told.
+        ask(&mut drivers);
+        drivers.target(PID, 7, Nanos(130));
+        assert!(answer(&mut drivers, Outcome::Probed(9), 120).is_empty());
+        assert!(matches!(state(&drivers), Some(State::Due { .. })));
+        ask(&mut drivers);
+        assert_eq!(answer(&mut drivers, Outcome::Probed(9), 140).len(), 2);
     }
 
     #[test]

@@ -323,9 +323,9 @@ impl Session {
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
                 News::Target { pid, proc_pid } => self.drivers.target(pid, proc_pid, now),
-                News::Exec { pid, proc_pid } => {
+                News::Exec { pid, proc_pid, ts } => {
                     self.new_program(pid, sink);
-                    self.drivers.target(pid, proc_pid, now);
+                    self.drivers.target(pid, proc_pid, ts);
                 }
                 News::Ended { pid } => {
                     self.refused.remove(&pid);

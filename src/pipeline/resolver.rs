@@ -13,6 +13,7 @@ use crate::intern::{Names, Stacks};
 use crate::pipeline::objects::{InProc, Objects};
 use crate::pipeline::stacks::UserStacks;
 use crate::symbolize::KernelSymbols;
+use crate::units::Nanos;
 
 /// Stacks remembered by their addresses at most; then all are forgotten.
 const KNOWN_STACKS: usize = 1 << 16;
@@ -33,6 +34,7 @@ pub(super) enum News {
     Exec {
         pid: Pid,
         proc_pid: u32,
+        ts: Nanos,
     },
     /// The pid may be another's now.
     Ended {
@@ -155,7 +157,8 @@ impl Lookup for Resolver {
             self.news.push(News::Target { pid, proc_pid });
         }
         if task.reason == TaskReason::Exec {
-            self.news.push(News::Exec { pid, proc_pid });
+            let ts = task.ts;
+            self.news.push(News::Exec { pid, proc_pid, ts });
         }
         if !leader && comm == THREAD_NAME {
             self.news.push(News::Shim { pid, proc_pid });
@@ -193,7 +196,6 @@ impl Resolver {
 mod tests {
     use super::*;
     use crate::event::TaskState;
-    use crate::units::Nanos;
 
     fn thread(tid: u32) -> Task {
         Task {

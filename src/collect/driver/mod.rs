@@ -23,8 +23,9 @@ use libbpf_rs::{btf, Btf, Iter, Link, OpenObject};
 use procfs::process::Process;
 
 use crate::collect::bpf::Bpf;
-use crate::collect::{maps, shims};
+use crate::collect::{clock, maps, shims};
 use crate::event::Pid;
+use crate::units::Nanos;
 
 use attach::{Places, When};
 
@@ -86,12 +87,20 @@ pub enum Outcome {
     Failed(String),
 }
 
+#[derive(Debug)]
+pub struct Answer {
+    pub pid: Pid,
+    /// When the process was looked at: what it has become since is not in the outcome.
+    pub at: Nanos,
+    pub outcome: Outcome,
+}
+
 /// The loaded programs. Dropping it takes all probes out.
 pub struct DriverProbes {
     skel: DriverSkel<'static>,
     _exits: Link,
     worker: Sender<Request>,
-    answers: Receiver<(Pid, Outcome)>,
+    answers: Receiver<Answer>,
     pub method: Method,
 }
 
@@ -181,7 +190,7 @@ impl DriverProbes {
         });
     }
 
-    pub fn answers(&self) -> Vec<(Pid, Outcome)> {
+    pub fn answers(&self) -> Vec<Answer> {
         self.answers.try_iter().collect()
     }
 
@@ -241,7 +250,7 @@ type Links = Vec<OwnedFd>;
 
 /// Until nobody asks any more; the probes go with it. Nobody waits for it either: a process may keep it
 /// waiting for the lock of its memory.
-fn work(programs: &Programs, requests: &Receiver<Request>, answer: &Sender<(Pid, Outcome)>) {
+fn work(programs: &Programs, requests: &Receiver<Request>, answer: &Sender<Answer>) {
     let mut watched: HashMap<Pid, Links> = HashMap::new();
     let files = maps::DriverFiles::default();
     let mut number = 0;
@@ -253,20 +262,21 @@ fn work(programs: &Programs, requests: &Receiver<Request>, answer: &Sender<(Pid,
                 proc_pid,
                 only_without_shim,
             } => {
-                if watched.contains_key(&pid) || only_without_shim && !shims::is_missing(proc_pid) {
-                    let _ = answer.send((pid, Outcome::Nothing));
-                    continue;
-                }
+                let at = clock::monotonic();
                 number += 1;
-                let outcome = match attach(programs, &files, proc_pid, number) {
-                    Ok((0, _)) => Outcome::Nothing,
-                    Ok((count, links)) => {
-                        watched.insert(pid, links);
-                        Outcome::Probed(count)
+                let outcome = if only_without_shim && !shims::is_missing(proc_pid) {
+                    Outcome::Nothing
+                } else {
+                    match attach(programs, &files, proc_pid, number) {
+                        Ok((0, _)) => Outcome::Nothing,
+                        Ok((count, links)) => {
+                            watched.insert(pid, links);
+                            Outcome::Probed(count)
+                        }
+                        Err(e) => Outcome::Failed(format!("{e:#}")),
                     }
-                    Err(e) => Outcome::Failed(format!("{e:#}")),
                 };
-                if answer.send((pid, outcome)).is_err() {
+                if answer.send(Answer { pid, at, outcome }).is_err() {
                     return;
                 }
             }

@@ -77,8 +77,7 @@ fn warnings(page: &mut Page<'_, impl Write>, quality: &Quality) -> io::Result<()
 
 fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -> io::Result<()> {
     if report.gpus.is_empty() && !report.host_sides.is_empty() {
-        let text =
-            "No GPU records: only the host's side of CUDA was recorded, by probes on the driver";
+        let text = "No GPU records: only the host's side of CUDA, from probes on the driver";
         page.labelled(Paint::Heading, "", text)?;
     } else if report.gpus.is_empty() {
         // Why is in the warnings above: no CUDA, or CUDA that could not be recorded.
