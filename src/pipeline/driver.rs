@@ -175,10 +175,7 @@ impl Drivers {
                 }
             }
         }
-        let Some(probes) = &self.probes else { return };
-        for answer in probes.answers() {
-            self.answer(answer, now, names, sink);
-        }
+        self.take_answers(now, names, sink);
         let Some(probes) = &self.probes else { return };
         for (&pid, target) in &mut self.targets {
             if let State::Due { at, pause } = target.state {
@@ -189,6 +186,13 @@ impl Drivers {
                     target.state = State::Asked { pause };
                 }
             }
+        }
+    }
+
+    fn take_answers(&mut self, now: Nanos, names: &mut Names, sink: &mut dyn FnMut(Event)) {
+        let answers = self.probes.as_ref().map(DriverProbes::answers);
+        for answer in answers.unwrap_or_default() {
+            self.answer(answer, now, names, sink);
         }
     }
 
@@ -221,7 +225,7 @@ impl Drivers {
                 let reason = target.reason.clone().unwrap_or_default();
                 let name = names.name(&reason, sink);
                 sink(Event::Probes(Probes {
-                    ts: now,
+                    ts: at,
                     pid,
                     functions: u32::try_from(functions).unwrap_or(u32::MAX),
                     reason: name,
@@ -248,7 +252,8 @@ impl Drivers {
     }
 
     /// The end of the recording.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish(&mut self, now: Nanos, names: &mut Names, sink: &mut dyn FnMut(Event)) {
+        self.take_answers(now, names, sink);
         if let Some(probes) = &mut self.probes {
             probes.finish();
         }

@@ -226,7 +226,8 @@ impl Session {
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         self.lookup.user.stop();
-        self.drivers.finish();
+        let now = clock::monotonic();
+        self.drivers.finish(now, &mut self.names, sink);
         // Also finds the shims that came last.
         self.kernel_events(sink)?;
         self.shims.release();
