@@ -3,6 +3,7 @@
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
+pub mod driver;
 pub mod elf;
 pub mod inject;
 pub mod maps;

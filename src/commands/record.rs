@@ -361,10 +361,15 @@ impl Unseen {
             .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
     }
 
-    /// With `injected`: the library would have been put into them, but for the end of the recording.
-    fn warning(&self, injected: bool) -> Option<String> {
-        let first = self.0.first()?;
-        let (who, they) = match self.0.len() {
+    /// Nothing of those whose calls were measured by other means. With `injected`: the library would
+    /// have been put into them, but for the end of the recording.
+    fn warning(&self, injected: bool, probed: impl Iterator<Item = u32>) -> Option<String> {
+        let mut unseen = self.0.clone();
+        probed.for_each(|pid| {
+            unseen.remove(&pid);
+        });
+        let first = unseen.first()?;
+        let (who, they) = match unseen.len() {
             1 => (format!("process {first} uses"), "it was"),
             n => (
                 format!("{n} processes, {first} among them, use"),
@@ -382,6 +387,18 @@ impl Unseen {
     }
 }
 
+/// Whose calls were measured by probes on the driver, and why.
+fn probed_text(session: &Session) -> Option<String> {
+    let (pid, _, why) = session.probed().next()?;
+    let who = match session.probed().count() {
+        1 => format!("process {pid}"),
+        n => format!("{n} processes, {pid} among them"),
+    };
+    Some(format!(
+        "{who}: the host's side of CUDA only, by probes on the driver: {why}"
+    ))
+}
+
 /// Closes the file and says what is in it. The result is gdiag's own exit status.
 fn finish(
     options: &RecordOptions,
@@ -395,16 +412,19 @@ fn finish(
     let seen = session.seen;
     let stacks = session.stack_costs();
     let mut warnings = session.warnings();
-    // Why an injection failed has been said already.
-    let unseen = unseen
-        .warning(options.inject)
-        .filter(|_| !(options.inject && seen.shim_refused));
+    let unseen = unseen.warning(
+        options.inject,
+        session.probed().map(|(_, proc_pid, _)| proc_pid),
+    );
+    let probed = probed_text(&session);
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
         Some((ShimState::Busy, reason)) => Some(format!(
             "no GPU records: {reason}; end that tool and record again"
         )),
         Some((_, reason)) => Some(format!("no GPU records: {reason}")),
+        // Another sentence says so.
+        None if seen.probed_calls > 0 || probed.is_some() => None,
         None if seen.shims > 0 => {
             Some("CUDA was seen in the target, but no GPU operation".to_string())
         }
@@ -417,10 +437,11 @@ fn finish(
             .to_string()
     });
     warnings.splice(0..0, unseen.into_iter().chain(why).chain(unified_memory));
-    let gpu_source = match (seen.gpu_operations, seen.simulated) {
-        (0, _) => GpuSource::None,
-        (_, true) => GpuSource::Simulated,
-        (_, false) => GpuSource::Cupti,
+    let gpu_source = match (seen.gpu_operations, seen.simulated, seen.probed_calls) {
+        (0, _, 0) => GpuSource::None,
+        (0, _, _) => GpuSource::Uprobe,
+        (_, true, _) => GpuSource::Simulated,
+        (_, false, _) => GpuSource::Cupti,
     };
     drop(session);
     let stats = recording.finish(&Summary {
@@ -432,7 +453,8 @@ fn finish(
         warnings: warnings.clone(),
         ..Summary::default()
     })?;
-    for warning in &warnings {
+    // The report says it by itself, from the events.
+    for warning in warnings.iter().chain(&probed) {
         say(options, format_args!("{warning}"));
     }
     if !options.quiet {

@@ -87,21 +87,22 @@ impl Injections {
     }
 
     /// Begins what is due, and says what has come of the others.
-    pub fn step(&mut self, now: Nanos) -> Vec<(Pid, Outcome)> {
+    pub fn step(&mut self, now: Nanos) -> Vec<(Pid, u32, Outcome)> {
         let mut outcomes = Vec::new();
         while let Ok((pid, result)) = self.receiver.try_recv() {
             let Some(process) = self.processes.get_mut(&pid) else {
                 continue;
             };
             process.state = State::Over;
+            let mut tell = |outcome| outcomes.push((pid, process.proc_pid, outcome));
             match result {
                 // It has a shim already.
                 None | Some(Err(Failure::Gone)) => {}
-                Some(Ok(injected)) => outcomes.push((pid, Outcome::Done(injected))),
+                Some(Ok(injected)) => tell(Outcome::Done(injected)),
                 Some(Err(failure)) if failure.may_pass() && process.tries < TRIES => {
                     process.state = State::Due(now + AGAIN_AFTER);
                 }
-                Some(Err(failure)) => outcomes.push((pid, Outcome::Failed(failure))),
+                Some(Err(failure)) => tell(Outcome::Failed(failure)),
             }
         }
         let running = |p: &&Process| p.state == State::Running;

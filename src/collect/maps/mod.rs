@@ -14,6 +14,7 @@
 //! Nothing that waits for a target happens on the caller's thread: maps are read and files opened
 //! by threads of their own, and what they found counts from the next [`AddressSpaces::poll`] on.
 
+mod drivers;
 mod events;
 mod files;
 mod open;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 use crate::collect::elf::Elf;
 
+pub use drivers::{is_driver, DriverFiles};
 pub use events::{Counts, FileHint, MapEvent, Mmap, What};
 pub use files::Files;
 pub use ring::MmapEvents;
