@@ -14,7 +14,7 @@ use super::code::{state, Block, Mail, Resume};
 use super::libraries::{Functions, Libraries, Memory, NoLibrary, Region};
 use super::tracee::{Held, NotHeld};
 use super::waits::{GoOn, Waiter};
-use super::{code, libraries, waits, Failure, Injected};
+use super::{code, libraries, seccomp, waits, Failure, Injected};
 use crate::collect::shim_file::SHIM;
 use crate::event::Tid;
 use crate::units::Nanos;
@@ -158,6 +158,10 @@ impl Target {
             Err(why) => return Err(Try::Failed(why.into())),
         };
         let registers = held.registers().map_err(|_| Try::Next)?;
+        if let Err(why) = self.may_call(waiter.tid) {
+            put_back(held, registers);
+            return Err(Try::Failed(why));
+        }
         let Some((block, at)) = self.prepare(waiter, &registers) else {
             put_back(held, registers);
             return Err(Try::Next);
@@ -184,6 +188,19 @@ impl Target {
         };
         held.go(off).map_err(|_| Try::Next)?;
         Ok(SentOff { interrupted })
+    }
+
+    /// Whether no filter of a stopped thread would kill it.
+    fn may_call(&self, tid: Tid) -> Result<(), Failure> {
+        let filtered = waits::status(self.proc_pid, tid).is_none_or(|status| status.seccomp);
+        if !filtered {
+            return Ok(());
+        }
+        match seccomp::forbids(tid) {
+            Ok(None) => Ok(()),
+            Ok(Some(call)) => Err(Failure::Filtered(call)),
+            Err(_) => Err(Failure::Filtered("")),
+        }
     }
 
     /// What goes onto the stack of a thread that has stopped, and where; `None` if it does not wait

@@ -18,6 +18,8 @@ mod code;
 #[cfg(target_arch = "x86_64")]
 mod libraries;
 #[cfg(target_arch = "x86_64")]
+mod seccomp;
+#[cfg(target_arch = "x86_64")]
 mod tracee;
 #[cfg(target_arch = "x86_64")]
 mod waits;
@@ -57,6 +59,8 @@ pub enum Failure {
     NotGlibc,
     /// Its threads have shadow stacks, which would take the code for an attack.
     ShadowStack,
+    /// A system call filter would punish it for this call; empty when the filter cannot be read.
+    Filtered(&'static str),
     /// No thread waits in a way that can be interrupted, or none stopped.
     NoThread,
     /// There is no room for code or memory, or the machine cannot save its registers.
@@ -80,6 +84,7 @@ impl Failure {
             | Failure::Architecture
             | Failure::NotGlibc
             | Failure::ShadowStack
+            | Failure::Filtered(_)
             | Failure::NoRoom(_)
             | Failure::Unreadable(_)
             | Failure::NoNewThread(_)
@@ -107,6 +112,10 @@ impl fmt::Display for Failure {
             Failure::Architecture => f.write_str("gdiag can do it on x86-64 only"),
             Failure::NotGlibc => f.write_str("its C library is not the GNU one"),
             Failure::ShadowStack => f.write_str("it uses shadow stacks"),
+            Failure::Filtered("") => f.write_str("its system call filter (seccomp) cannot be read"),
+            Failure::Filtered(call) => {
+                write!(f, "its system call filter (seccomp) does not allow {call}")
+            }
             Failure::NoThread => f.write_str(
                 "none of its threads waits in a system call that can be interrupted unnoticed",
             ),

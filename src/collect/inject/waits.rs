@@ -117,6 +117,8 @@ pub(super) struct Status {
     pub signalled: bool,
     pub tracer: u32,
     pub shadow_stack: bool,
+    /// System calls are filtered.
+    pub seccomp: bool,
 }
 
 pub(super) fn status(proc_pid: u32, tid: Tid) -> Option<Status> {
@@ -136,6 +138,7 @@ fn parse_status(text: &str) -> Status {
         state: field("State").map_or(b'?', |text| text.bytes().next().unwrap_or(b'?')),
         signalled: pending & !mask("SigBlk").unwrap_or(0) != 0,
         tracer: field("TracerPid").map_or(0, |text| text.parse().unwrap_or(0)),
+        seccomp: field("Seccomp").is_some_and(|mode| mode != "0"),
         shadow_stack: field("x86_Thread_features").is_some_and(|text| text.contains("shstk")),
     }
 }
