@@ -412,10 +412,10 @@ fn finish(
     let seen = session.seen;
     let stacks = session.stack_costs();
     let mut warnings = session.warnings();
-    let unseen = unseen.warning(
-        options.inject,
-        session.probed().map(|(_, proc_pid, _)| proc_pid),
-    );
+    let not_injected: Vec<_> = session.not_injected().collect();
+    let told = session.probed().map(|(_, proc_pid, _)| proc_pid);
+    let told = told.chain(not_injected.iter().map(|(proc_pid, _)| *proc_pid));
+    let unseen = unseen.warning(options.inject, told);
     let probed = probed_text(&session);
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
@@ -425,6 +425,11 @@ fn finish(
         Some((_, reason)) => Some(format!("no GPU records: {reason}")),
         // Another sentence says so.
         None if seen.probed_calls > 0 || probed.is_some() => None,
+        // CUPTI 13.0 can do so when it is turned on in a busy program.
+        None if seen.launches > 0 => Some(format!(
+            "no GPU records: CUPTI gave none for {} launches; record again, or restart the program",
+            Count(seen.launches)
+        )),
         None if seen.shims > 0 => {
             Some("CUDA was seen in the target, but no GPU operation".to_string())
         }
@@ -436,7 +441,9 @@ fn finish(
         "CUPTI does not report what happens to managed memory here: --unified-memory has no effect"
             .to_string()
     });
-    warnings.splice(0..0, unseen.into_iter().chain(why).chain(unified_memory));
+    let first = not_injected.into_iter().map(|(_, text)| text);
+    let first = first.chain(unseen).chain(why).chain(unified_memory);
+    warnings.splice(0..0, first);
     let gpu_source = match (seen.gpu_operations, seen.simulated, seen.probed_calls) {
         (0, _, 0) => GpuSource::None,
         (0, _, _) => GpuSource::Uprobe,

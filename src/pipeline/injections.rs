@@ -49,6 +49,8 @@ struct Process {
     proc_pid: u32,
     state: State,
     tries: u32,
+    /// What hindered last.
+    last: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,7 @@ impl Injections {
                 proc_pid,
                 state: State::Due(now),
                 tries: 0,
+                last: None,
             });
         }
     }
@@ -101,6 +104,7 @@ impl Injections {
                 Some(Ok(injected)) => tell(Outcome::Done(injected)),
                 Some(Err(failure)) if failure.may_pass() && process.tries < TRIES => {
                     process.state = State::Due(now + AGAIN_AFTER);
+                    process.last = Some(failure);
                 }
                 Some(Err(failure)) => tell(Outcome::Failed(failure)),
             }
@@ -117,6 +121,15 @@ impl Injections {
             };
         }
         outcomes
+    }
+
+    /// Where it was tried in vain and would have been again: pid, pid in /proc, and what hindered.
+    pub fn untold(&self) -> impl Iterator<Item = (Pid, u32, &Failure)> {
+        let hindered = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.state != State::Over);
+        hindered.filter_map(|(&pid, p)| Some((pid, p.proc_pid, p.last.as_ref()?)))
     }
 }
 

@@ -29,6 +29,7 @@ use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
 use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
+use crate::model::api;
 use crate::units::Nanos;
 
 use driver::Drivers;
@@ -82,6 +83,8 @@ pub struct Seen {
     pub gpu_operations: u64,
     /// Calls that probes on a driver measured.
     pub probed_calls: u64,
+    /// Calls that a shim recorded and that start kernels.
+    pub launches: u64,
     pub shims: u64,
     /// A shim could not be used, and a warning says why.
     pub shim_refused: bool,
@@ -378,6 +381,16 @@ impl Session {
         }
     }
 
+    /// Processes that use CUDA and that the library could not be put into before the end, by their pids
+    /// in /proc, with why; others have been told of already.
+    pub fn not_injected(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        let untold = self.injections.untold();
+        untold.map(|(pid, proc_pid, why)| {
+            let text = format!("process {pid} uses CUDA, but gdiag's library could not be put into it: {why}: host side only");
+            (proc_pid, text)
+        })
+    }
+
     /// What was put into which process since the last call.
     pub fn injected(&mut self) -> Vec<(Pid, Injected)> {
         std::mem::take(&mut self.injected)
@@ -499,6 +512,9 @@ impl Session {
                 gpu.record(pid, kind, bytes, || facts.read(), names, &mut |event| {
                     match &event {
                         Event::GpuOp(_) | Event::GpuInvalid(_) => seen.gpu_operations += 1,
+                        Event::ApiCall(call) if api::starts_kernels(api::class(call.api)) => {
+                            seen.launches += 1;
+                        }
                         Event::Shim(shim) => {
                             seen.simulated |= shim.simulated;
                             said.push(shim.state);
