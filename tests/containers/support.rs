@@ -208,7 +208,7 @@ impl Recorded {
                 Event::GpuOp(op) => r.ops.push(*op),
                 Event::Task(task) => r.tasks.push(task.clone()),
                 Event::Sample(sample) => r.samples.push(*sample),
-                Event::Process(process) => r.processes.push(process.clone()),
+                Event::Process(process) => r.processes.push(*process),
                 Event::Define(Define::Name { id, text }) => {
                     r.names.insert(*id, text.clone());
                 }
