@@ -459,3 +459,30 @@ fn a_pid_that_is_no_target_is_told_why() {
     }
     let _ = gdiag();
 }
+
+#[test]
+fn children_that_are_born_while_gdiag_attaches_are_recorded() {
+    if !can_run() {
+        return;
+    }
+    let parent = Running::start(Command::new("sh").args([
+        "-c",
+        "i=0; while [ $i -lt 400 ]; do sleep 30 & sleep 0.01; i=$((i+1)); done; wait",
+    ]));
+    let r = recorded(&[
+        "-p",
+        &parent.pid().to_string(),
+        "--no-stacks",
+        "-d",
+        "300ms",
+    ]);
+    let all: Vec<u32> = r.targets().iter().map(|&(tid, _)| tid).collect();
+    let last = all.iter().max().unwrap();
+    let there = gdiag::collect::process::with_descendants(&[parent.pid()]);
+    let missed: Vec<_> = there
+        .iter()
+        .filter(|pid| *pid < last && !all.contains(pid))
+        .collect();
+    assert!(all.len() > 20, "{all:?}");
+    assert!(missed.is_empty(), "{missed:?} of {there:?}");
+}
