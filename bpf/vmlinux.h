@@ -199,6 +199,12 @@ struct user_regs {
 	unsigned long orig_ax, ip, cs, flags, sp, ss;
 };
 
+/* arm64's registers of a probe */
+struct user_pt_regs {
+	unsigned long regs[31];
+	unsigned long sp, pc, pstate;
+};
+
 struct bpf_perf_event_data {
 	struct user_regs regs;
 	__u64 sample_period;

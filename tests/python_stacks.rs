@@ -233,6 +233,7 @@ fn plan() -> bpf::Plan {
         cgroups: Vec::new(),
         strangers: Vec::new(),
         wait_threshold: Nanos(u64::MAX),
+        inject: false,
         libbpf_messages: false,
         stacks: None,
     }

@@ -58,6 +58,12 @@ impl Decoder {
         self.last_name = 0;
     }
 
+    /// Gives back the memory of the names. Those that come again are sent again, under new ids.
+    pub(crate) fn give_back(&mut self) {
+        self.names = HashMap::new();
+        self.name_record = Vec::new();
+    }
+
     /// Decodes one record. `bytes` begins with it and may go on with others.
     ///
     /// # Safety

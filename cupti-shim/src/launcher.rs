@@ -7,12 +7,11 @@
 //!
 //! [`ENV_START`]: gdiag_shim_layout::ENV_START
 
-use std::env;
 use std::ffi::CString;
+use std::fs;
 use std::os::unix::ffi::OsStringExt;
-
-/// The driver's variable that names this library.
-const INJECTION: &str = "CUDA_INJECTION64_PATH";
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Remembers where the lock is: the program may change its environment at any time.
 #[derive(Debug)]
@@ -21,8 +20,14 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    pub(crate) fn of_environment() -> Option<Launcher> {
-        let path = CString::new(env::var_os(INJECTION)?.into_vec()).ok()?;
+    /// `path` is what the program has for the driver to load, and may be another tool's library;
+    /// the variables of a launch go on to every child. `own` is where this library is from.
+    pub(crate) fn of_library(path: PathBuf, own: &Path) -> Option<Launcher> {
+        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        if path != own && (file(&path).is_none() || file(&path) != file(own)) {
+            return None;
+        }
+        let path = CString::new(path.into_os_string().into_vec()).ok()?;
         Some(Launcher { path })
     }
 
@@ -51,10 +56,8 @@ mod tests {
 
     #[test]
     fn it_lives_as_long_as_it_holds_the_lock() {
-        let path = env::temp_dir().join(format!("gdiag-launcher-{}", std::process::id()));
-        let launcher = Launcher {
-            path: CString::new(path.clone().into_os_string().into_vec()).unwrap(),
-        };
+        let path = std::env::temp_dir().join(format!("gdiag-launcher-{}", std::process::id()));
+        let launcher = Launcher::of_library(path.clone(), &path).unwrap();
         assert!(!launcher.is_alive(), "no such file");
         let file = File::create(&path).unwrap();
         assert!(!launcher.is_alive(), "nobody holds it");
@@ -65,5 +68,12 @@ mod tests {
         drop(file);
         assert!(!launcher.is_alive());
         std::fs::remove_file(&path).unwrap();
+    }
+    #[test]
+    fn the_library_of_another_tool_says_nothing_of_gdiag() {
+        let launcher = |path: &str, own: &str| Launcher::of_library(path.into(), Path::new(own));
+        assert!(launcher("/proc/self/exe", "/proc/self/../self/exe").is_some());
+        assert!(launcher("/proc/self/exe", "/bin/sh").is_none());
+        assert!(launcher("/nonexistent/a.so", "/nonexistent/b.so").is_none());
     }
 }

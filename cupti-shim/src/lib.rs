@@ -1,7 +1,7 @@
 //! The library that gdiag puts into a CUDA process. Its only promise is to do no harm.
 //!
-//! The driver loads it at `cuInit` because `CUDA_INJECTION64_PATH` names it, and calls
-//! [`InitializeInjection`]. It makes the shared memory that gdiag finds, starts one thread,
+//! The driver loads it at `cuInit` because `CUDA_INJECTION64_PATH` names it, or gdiag puts it into a
+//! program that runs; either calls [`InitializeInjection`]. It makes the shared memory that gdiag finds, starts one thread,
 //! and sleeps until it is wanted. When it is, CUPTI's activity records are copied from
 //! CUPTI's buffers into the ring of the shared memory, by that thread.
 //!
@@ -16,6 +16,7 @@
 mod beat;
 mod cupti;
 mod decode;
+mod environment;
 mod launcher;
 mod locate;
 mod output;
@@ -26,8 +27,7 @@ mod sys;
 mod watch;
 mod worker;
 
-use std::env;
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, c_void, CString};
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
@@ -36,8 +36,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, ENV_UNIFIED_MEMORY, THREAD_NAME};
+use gdiag_shim_layout::{state, THREAD_NAME};
 
+use crate::environment::Environment;
 use crate::launcher::Launcher;
 use crate::shared::Shared;
 use crate::worker::Worker;
@@ -52,7 +53,8 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The futex that a dormant shim sleeps on; null before the shared memory exists.
 static WANTED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Called by the driver, once, inside `cuInit`. Always says 1, success: a shim that cannot work
+/// Called by the driver, once, inside `cuInit`; or by gdiag, in a thread of its own of a program that
+/// runs. Always says 1, success: a shim that cannot work
 /// must not keep the program from working.
 #[no_mangle]
 pub extern "C" fn InitializeInjection() -> c_int {
@@ -64,14 +66,16 @@ pub extern "C" fn InitializeInjection() -> c_int {
 }
 
 fn start() {
-    let is_1 = |name| env::var_os(name).is_some_and(|value| value == "1");
-    if is_1(ENV_DISABLE) {
+    let environment = Environment::of_library(environment::own_path().as_deref());
+    // A second shim would take CUPTI's records away from the first, which the driver loaded or gdiag
+    // put here.
+    if environment.disabled || shared::is_here() {
         return;
     }
     // The library has a standard library of its own, so this hook is not the program's.
     std::panic::set_hook(Box::new(|_| {}));
-    let mib = env::var(ENV_RING_MIB).ok();
-    let Ok(shared) = Shared::create(shared::ring_bytes(mib.as_deref())) else {
+    let ring_bytes = shared::ring_bytes(environment.ring_mib.as_deref());
+    let Ok(shared) = Shared::create(ring_bytes) else {
         return;
     };
     WANTED.store(
@@ -86,6 +90,7 @@ fn start() {
     let spawned = thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(move || {
+            sys::leave_real_time();
             if let Ok(mut worker) = take.recv() {
                 // gdiag takes the new name as the sign that the shared memory is complete.
                 set_thread_name();
@@ -100,14 +105,15 @@ fn start() {
             }
         });
     restore_signals(&signals);
-    if spawned.is_err() {
+    if let Err(e) = spawned {
+        shared.set_state(state::FAILED, &format!("cannot start a thread: {e}"));
         return;
     }
-    let mut worker = Worker::new(shared);
+    let mut worker = Worker::new(shared, environment.toolkits);
     register_exit_handler();
-    let launcher = Launcher::of_environment().filter(|l| is_1(ENV_START) && l.is_alive());
+    let launcher = environment.launcher.filter(Launcher::is_alive);
     guarded(&mut worker, |worker| match launcher {
-        Some(launcher) => worker.start_unasked(launcher, is_1(ENV_UNIFIED_MEMORY)),
+        Some(launcher) => worker.start_unasked(launcher, environment.unified_memory),
         None => worker.lie_down(),
     });
     let _ = hand_over.send(worker);
@@ -145,7 +151,7 @@ fn set_thread_name() {
 
 /// Harmless to repeat: only the first to run does anything.
 pub(crate) fn register_exit_handler() {
-    extern "C" fn at_exit() {
+    extern "C" fn at_exit(_: *mut c_void) {
         static RAN: AtomicBool = AtomicBool::new(false);
         // By its id, because a raw fork or clone runs no handler of `pthread_atfork`.
         if RAN.swap(true, Ordering::AcqRel) || OWNER.load(Ordering::Relaxed) != std::process::id() {
@@ -160,6 +166,5 @@ pub(crate) fn register_exit_handler() {
             });
         });
     }
-    // SAFETY: the handler catches panics and stays mapped for good.
-    unsafe { libc::atexit(at_exit) };
+    sys::at_exit(at_exit);
 }

@@ -46,14 +46,9 @@ pub(crate) fn driver(loaded: &[PathBuf]) -> Option<&Path> {
         .map(PathBuf::as_path)
 }
 
-/// Where toolkits are, in order of preference.
-pub(crate) fn toolkits() -> Vec<PathBuf> {
-    let mut roots: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH"]
-        .iter()
-        .filter_map(env::var_os)
-        .filter(|v| !v.is_empty())
-        .map(Into::into)
-        .collect();
+/// Where toolkits are, in order of preference: those that the program names, and the usual places.
+pub(crate) fn toolkits(named: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let mut roots: Vec<PathBuf> = named.collect();
     roots.extend(["/usr/local/cuda".into(), "/opt/cuda".into()]);
     roots.extend(
         list(Path::new("/usr/local"))

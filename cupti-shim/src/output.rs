@@ -160,6 +160,11 @@ impl Output {
         self.shared.note_peak();
     }
 
+    /// Gives back what memory it can. Returns whether gdiag has read everything.
+    pub(crate) fn give_back(&mut self) -> bool {
+        self.shared.give_back()
+    }
+
     pub(crate) fn dropped_by_cupti(&mut self, count: u64, span: Span) {
         if count > 0 {
             self.control()

@@ -7,7 +7,8 @@
 //! otherwise stall the program.
 //!
 //! Buffers live in one reservation that is never given back: CUPTI may keep a buffer as
-//! long as it likes, even beyond the end of all collecting.
+//! long as it likes, even beyond the end of all collecting. The memory of those that it does
+//! not keep goes back to the system while nothing is collected.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -58,45 +59,73 @@ static NEXT_RECORD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Futex that wakes the shim's thread early. 1: rung and not yet heard.
 static BELL: AtomicU32 = AtomicU32::new(0);
 
-/// Reserves the address range and makes the first buffers ready. Harmless to repeat.
+/// Buffers with memory behind them: free, done or at CUPTI. Only the shim's thread changes it (or the
+/// one that starts it).
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// Reserves the address range, once, and makes the first buffers ready.
 pub(crate) fn reserve(next_record: GetNextRecord) -> Result<(), String> {
     NEXT_RECORD.store(next_record as *mut c_void, Ordering::Release);
-    if !BASE.load(Ordering::Acquire).is_null() {
-        return Ok(());
+    if BASE.load(Ordering::Acquire).is_null() {
+        let base = sys::map_anonymous(MAX_BUFFERS as usize * BUFFER_BYTES)
+            .map_err(|e| format!("cannot reserve memory for activity buffers: {e}"))?;
+        BASE.store(base.as_ptr(), Ordering::Release);
     }
-    let base = sys::map_anonymous(MAX_BUFFERS as usize * BUFFER_BYTES)
-        .map_err(|e| format!("cannot reserve memory for activity buffers: {e}"))?;
-    BASE.store(base.as_ptr(), Ordering::Release);
-    grow(FIRST_BUFFERS);
+    let free = FREE.load(Ordering::Relaxed).count_ones();
+    grow(FIRST_BUFFERS.saturating_sub(free));
     Ok(())
 }
 
-/// Number of buffers ever made. Only the shim's thread changes it (or the one that starts it).
-static MADE: AtomicU32 = AtomicU32::new(0);
-
+/// Makes so many more buffers, as long as there may be more.
 fn grow(by: u32) {
-    let base = BASE.load(Ordering::Acquire);
     let made = MADE.load(Ordering::Relaxed);
-    for i in made..(made + by).min(MAX_BUFFERS) {
-        // SAFETY: the reservation has MAX_BUFFERS buffers, and this one was never handed out.
-        unsafe { sys::populate(base.add(i as usize * BUFFER_BYTES), BUFFER_BYTES) };
-        MADE.store(i + 1, Ordering::Relaxed);
+    for i in bits(!made).take(by as usize) {
+        // SAFETY: nobody has this buffer, and it is all zeroes: untouched, or given back.
+        unsafe { sys::populate(buffer_at(i), BUFFER_BYTES) };
+        MADE.fetch_or(1 << i, Ordering::Relaxed);
         FREE.fetch_or(1 << i, Ordering::Release);
     }
 }
 
+/// The set bits, lowest first.
+fn bits(word: u64) -> impl Iterator<Item = u32> {
+    (0..MAX_BUFFERS).filter(move |i| word & (1 << i) != 0)
+}
+
+fn buffer_at(i: u32) -> *mut u8 {
+    // SAFETY: the reservation has MAX_BUFFERS buffers, and is there before any bit is set.
+    unsafe { BASE.load(Ordering::Acquire).add(i as usize * BUFFER_BYTES) }
+}
+
 /// More buffers, when few are free. For the shim's thread.
 pub(crate) fn grow_if_low() {
-    if FREE.load(Ordering::Relaxed).count_ones() < LOW && MADE.load(Ordering::Relaxed) < MAX_BUFFERS
-    {
+    if FREE.load(Ordering::Relaxed).count_ones() < LOW {
         grow(GROW_BY);
     }
+}
+
+/// Gives back the memory of the buffers that are free; [`reserve`] makes them anew. For the shim's
+/// thread, while nothing is collected.
+pub(crate) fn give_back() {
+    // Taken like this, no program's thread can take them meanwhile.
+    for i in bits(FREE.swap(0, Ordering::Acquire)) {
+        // SAFETY: the bit said that nobody has the buffer, and that it is all zeroes.
+        if unsafe { sys::give_back(buffer_at(i), BUFFER_BYTES) } {
+            MADE.fetch_and(!(1 << i), Ordering::Relaxed);
+        } else {
+            FREE.fetch_or(1 << i, Ordering::Release);
+        }
+    }
+}
+
+/// Throws away what came after the end of a session, whose records nobody wants. For the shim's thread.
+pub(crate) fn discard_late() {
+    drain(|_, _| {});
 }
 
 /// Hands the records of every completed buffer to `read`, oldest buffer first, and makes the
 /// buffers free again. For the shim's thread. Returns how many buffers that were.
 pub(crate) fn drain(mut read: impl FnMut(*mut u8, usize)) -> usize {
-    let base = BASE.load(Ordering::Acquire);
     // Acquire: CUPTI's writes, and ours to VALID and ORDER, were made before the bit was set.
     let mut done = DONE.swap(0, Ordering::Acquire);
     let count = done.count_ones() as usize;
@@ -108,8 +137,7 @@ pub(crate) fn drain(mut read: impl FnMut(*mut u8, usize)) -> usize {
             break;
         };
         done &= !(1 << i);
-        // SAFETY: only bits of made buffers are ever set, so this lies in the reservation.
-        let buffer = unsafe { base.add(i as usize * BUFFER_BYTES) };
+        let buffer = buffer_at(i);
         read(
             buffer,
             VALID[i as usize].load(Ordering::Relaxed).min(BUFFER_BYTES),
@@ -125,7 +153,7 @@ pub(crate) fn drain(mut read: impl FnMut(*mut u8, usize)) -> usize {
 /// Whether CUPTI has buffers that it has not given back.
 pub(crate) fn is_out() -> bool {
     let here = FREE.load(Ordering::Relaxed) | DONE.load(Ordering::Relaxed);
-    here.count_ones() < MADE.load(Ordering::Relaxed)
+    MADE.load(Ordering::Relaxed) & !here != 0
 }
 
 /// Times the pool was empty and records discarded for it, ever.
@@ -181,11 +209,7 @@ pub(crate) unsafe extern "C" fn requested(
     max_records: *mut usize,
 ) {
     let (start, bytes) = catch_unwind(|| match take() {
-        // SAFETY: only bits of made buffers are ever set, so this lies in the reservation.
-        Some(i) => (
-            unsafe { BASE.load(Ordering::Relaxed).add(i as usize * BUFFER_BYTES) },
-            BUFFER_BYTES,
-        ),
+        Some(i) => (buffer_at(i), BUFFER_BYTES),
         None => {
             EMPTY.fetch_add(1, Ordering::Relaxed);
             ring_bell();
@@ -359,5 +383,43 @@ mod tests {
         });
         drain(|_, _| {});
         assert_eq!(FREE.load(Ordering::Relaxed), u64::MAX);
+
+        // Two stay with CUPTI over the end of a session: one for good, one comes back late.
+        let (kept, late) = (request().0, request().0);
+        // SAFETY: both are that large and ours.
+        unsafe {
+            kept.add(7).write(0xFF);
+            late.add(7).write(0xFF);
+        }
+        give_back();
+        assert_eq!((resident(), request().1), (2, DISCARD_BYTES));
+        assert!(is_out());
+        complete(late, 8);
+        discard_late();
+        give_back();
+        assert_eq!(resident(), 1);
+        reserve(no_record).unwrap();
+        assert_eq!(FREE.load(Ordering::Relaxed).count_ones(), FIRST_BUFFERS);
+        assert_eq!(resident(), 1 + FIRST_BUFFERS as usize);
+        for _ in 0..FIRST_BUFFERS {
+            let (buffer, _) = request();
+            assert_ne!(buffer, kept);
+            // SAFETY: still mapped.
+            assert_eq!(unsafe { buffer.add(7).read() }, 0);
+        }
+        // SAFETY: still mapped.
+        assert_eq!(unsafe { kept.add(7).read() }, 0xFF);
+    }
+
+    /// Buffers whose first page is in memory.
+    fn resident() -> usize {
+        let is_resident = |i| {
+            let mut pages = [0u8; BUFFER_BYTES / 4096];
+            // SAFETY: a mapped range, and a byte for each of its pages.
+            let asked =
+                unsafe { libc::mincore(buffer_at(i).cast(), BUFFER_BYTES, pages.as_mut_ptr()) };
+            asked == 0 && pages[0] & 1 != 0
+        };
+        (0..MAX_BUFFERS).filter(|i| is_resident(*i)).count()
     }
 }

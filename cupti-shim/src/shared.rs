@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use gdiag_shim_layout::ring::{self, Producer};
 use gdiag_shim_layout::{Control, MEMFD_NAME, RING_BYTES, RING_OFFSET};
 
+use crate::sys;
+
 /// Size of the ring for a value of `GDIAG_SHIM_RING_MIB`; one that makes no sense counts as none.
 pub(crate) fn ring_bytes(mib: Option<&str>) -> u64 {
     mib.and_then(|mib| mib.parse::<u64>().ok())
@@ -36,6 +38,15 @@ fn largest_allowed(ring_bytes: u64) -> io::Result<u64> {
     Ok(allowed)
 }
 
+/// Whether this process has such memory already, of whatever copy of the library. It is not
+/// inherited by a forked child.
+pub(crate) fn is_here() -> bool {
+    let name = format!("/memfd:{MEMFD_NAME} (deleted)\n");
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    maps.split_inclusive(|byte| *byte == b'\n')
+        .any(|line| line.ends_with(name.as_bytes()))
+}
+
 /// The shared memory of this process. It is never unmapped: gdiag may come at any time.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -49,13 +60,7 @@ impl Shared {
         let name = CString::new(MEMFD_NAME)?;
         let ring_bytes = largest_allowed(ring_bytes)?;
         let len = (RING_OFFSET + ring_bytes) as usize;
-        // SAFETY: the name is a C string; the descriptor is ours until it is closed below.
-        let fd = unsafe {
-            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = sys::memfd_create(&name, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
         let mapped = map(fd, len);
         // SAFETY: opened above and used nowhere else.
         unsafe { libc::close(fd) };
@@ -78,6 +83,16 @@ impl Shared {
     /// `false`: the ring is full.
     pub(crate) fn push(&mut self, record: &[u8]) -> bool {
         self.producer.push(record)
+    }
+
+    /// Gives back the memory of the ring that holds nothing unread. Returns whether that is all of it.
+    pub(crate) fn give_back(&mut self) -> bool {
+        for (start, bytes) in self.producer.spare_pages(sys::page_bytes()) {
+            // SAFETY: whole pages of the ring, which nobody reads before they are written again;
+            // where the kernel refuses, they stay as they are.
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_REMOVE) };
+        }
+        self.producer.unread() == 0
     }
 
     pub(crate) fn note_peak(&self) {

@@ -1,6 +1,8 @@
 //! The few system calls that the shim makes, as safe as they can be.
 
+use std::ffi::{c_int, c_void, CStr};
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -58,6 +60,46 @@ pub(crate) fn futex_wake(word: &AtomicU32, scope: FutexScope) {
     };
 }
 
+/// A file in memory. Not by the function of that name, which glibc has since 2.27.
+pub(crate) fn memfd_create(name: &CStr, flags: libc::c_uint) -> io::Result<RawFd> {
+    // SAFETY: a C string, and plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    RawFd::try_from(fd).map_err(io::Error::other)
+}
+
+/// Has `function` called when the process exits. It must stay mapped for good.
+///
+/// Not by `atexit`, which is code of the glibc of the machine that this is built on.
+pub(crate) fn at_exit(function: extern "C" fn(*mut c_void)) {
+    extern "C" {
+        fn __cxa_atexit(
+            function: extern "C" fn(*mut c_void),
+            argument: *mut c_void,
+            library: *mut c_void,
+        ) -> c_int;
+    }
+    // SAFETY: no argument, and no library whose unloading would call the function earlier.
+    unsafe { __cxa_atexit(function, ptr::null_mut(), ptr::null_mut()) };
+}
+
+/// A thread inherits its creator's scheduling. This one must not run before the program's threads
+/// only because it was made by one that may.
+pub(crate) fn leave_real_time() {
+    // Besides the policy it may say that children do not inherit it.
+    const RESET_ON_FORK: c_int = 0x4000_0000;
+    // SAFETY: plain calls about this thread, and a structure of ours.
+    unsafe {
+        let policy = libc::sched_getscheduler(0) & !RESET_ON_FORK;
+        if matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR) {
+            let ordinary: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &ordinary);
+        }
+    }
+}
+
 /// Address space for `bytes`, readable and writable, zero, without memory behind it yet.
 pub(crate) fn map_anonymous(bytes: usize) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -93,6 +135,22 @@ pub(crate) unsafe fn populate(at: *mut u8, bytes: usize) {
         // SAFETY: inside the range; the zero is already there.
         unsafe { at.add(offset).write_volatile(0) };
     }
+}
+
+/// Takes the memory away from behind private pages, which read as zeroes afterwards. `false`:
+/// the kernel refuses, and they are as they were.
+///
+/// # Safety
+///
+/// The range must be mapped writable and private, be page-aligned, and hold nothing that anybody needs.
+pub(crate) unsafe fn give_back(at: *mut u8, bytes: usize) -> bool {
+    // SAFETY: as promised to us.
+    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED) == 0 }
+}
+
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: takes a number.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
 }
 
 /// CLOCK_REALTIME in ns.

@@ -9,6 +9,7 @@
 //! subscription and gives it back has let CUPTI go, and collecting goes on. One that holds none
 //! cannot be told from one that has finished, and is left alone.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -39,6 +40,11 @@ const LONG_PAUSE_AFTER_MS: u64 = 10_000;
 const REFUSED_MS: u64 = 1_000;
 /// How often a tool that holds CUPTI is asked again.
 const BUSY_RETRY_MS: u64 = 5_000;
+/// When collecting has ended, gdiag reads what is left, and CUPTI gives buffers back: the shim looks so
+/// often whether their memory can go…
+const LEAVE_MS: u64 = 100;
+/// …and no longer than this.
+const LEAVE_WITHIN_MS: u64 = 10_000;
 /// A buffer with an operation that runs when collecting ends is waited for so long.
 const LAST_BUFFERS_MS: u64 = 250;
 /// How often a shim whose records do not come looks whether they do again.
@@ -99,12 +105,16 @@ pub(crate) struct Worker {
     decoder: Decoder,
     cupti: Option<Cupti>,
     driver: Option<Driver>,
+    /// Where libcupti may be, if the program has none.
+    toolkits: Vec<PathBuf>,
     phase: Phase,
     session: u32,
     beat: Beat,
     /// Who launched the program and has not found the shim yet.
     launcher: Option<Launcher>,
     devices_sent: bool,
+    /// Until when memory may still be given back (CLOCK_MONOTONIC ns).
+    leaving_until: Option<u64>,
     /// What happens to managed memory is wanted, too.
     unified_memory: bool,
     /// The record of a call of the shim's own came back at least once.
@@ -115,17 +125,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Shared) -> Worker {
+    pub(crate) fn new(shared: Shared, toolkits: Vec<PathBuf>) -> Worker {
         Worker {
             out: Output::new(shared),
             decoder: Decoder::default(),
             cupti: None,
             driver: None,
+            toolkits,
             phase: Phase::Dormant,
             session: 0,
             beat: Beat::none(sys::monotonic()),
             launcher: None,
             devices_sent: false,
+            leaving_until: None,
             unified_memory: false,
             calls_come_back: false,
             empty_before: 0,
@@ -136,6 +148,7 @@ impl Worker {
     /// Says that the shim is there and collects nothing.
     pub(crate) fn lie_down(&mut self) {
         self.phase = Phase::Dormant;
+        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
         self.out.set_state(state::DORMANT, "", self.now());
     }
 
@@ -185,8 +198,15 @@ impl Worker {
             self.begin_session(session);
         }
         match &self.phase {
-            Phase::Dormant if wanted == 0 => self.sleep(0, None),
-            Phase::Dormant => self.resume(now),
+            Phase::Dormant if wanted == 0 => {
+                pool::discard_late();
+                let look = self.leave(now);
+                self.sleep(0, look);
+            }
+            Phase::Dormant => {
+                pool::discard_late();
+                self.resume(now);
+            }
             Phase::Active(_) if wanted == 0 => {
                 let busy = self.stop();
                 self.phase = Phase::Dormant;
@@ -212,6 +232,7 @@ impl Worker {
             Phase::Paused { since } => {
                 let long = now.saturating_sub(*since) > LONG_PAUSE_AFTER_MS * MS;
                 let pause = if long { LONG_PAUSED_MS } else { PAUSED_MS };
+                self.leave(now);
                 self.sleep(wanted, Some(Duration::from_millis(pause)));
             }
             Phase::Refused { retry } => {
@@ -232,6 +253,19 @@ impl Worker {
             timeout,
             sys::FutexScope::Shared,
         );
+    }
+
+    /// Gives memory back, after collecting has ended. Returns when to look again, if at all.
+    fn leave(&mut self, now: u64) -> Option<Duration> {
+        let until = self.leaving_until?;
+        pool::give_back();
+        self.decoder.give_back();
+        let all_read = self.out.give_back();
+        if (all_read && !pool::is_out()) || now >= until {
+            self.leaving_until = None;
+            return None;
+        }
+        Some(Duration::from_millis(LEAVE_MS))
     }
 
     /// A collector asked, or its beat is back.
@@ -278,12 +312,25 @@ impl Worker {
                 });
                 self.out.set_state(state::ACTIVE, "", now);
             }
-            Err(refusal) => self.refuse(&refusal),
+            Err(refusal) => self.refuse(&refusal, early),
         }
     }
 
-    fn refuse(&mut self, refusal: &Refusal) {
-        let retry = (refusal.state == state::BUSY).then(|| sys::monotonic() + BUSY_RETRY_MS * MS);
+    fn refuse(&mut self, refusal: &Refusal, early: bool) {
+        // A program that has not begun with CUDA may yet load what was missing. Inside of `cuInit` the
+        // driver cannot be asked.
+        let begun = if early {
+            self.cupti.is_some()
+        } else {
+            let devices = self.driver.and_then(|driver| driver.device_count());
+            devices.is_some()
+        };
+        let pause = match refusal.state {
+            state::BUSY => Some(BUSY_RETRY_MS),
+            _ if !begun => Some(REFUSED_MS),
+            _ => None,
+        };
+        let retry = pause.map(|pause| sys::monotonic() + pause * MS);
         self.phase = Phase::Refused { retry };
         // A tool that is still busy is no news.
         if self.out.control().state.load(Ordering::Relaxed) != refusal.state
@@ -304,8 +351,13 @@ impl Worker {
                 .store(version, Ordering::Relaxed);
         }
         if self.cupti.is_none() {
-            let driver_version = self.out.control().driver_version.load(Ordering::Relaxed);
-            let cupti = Cupti::load(driver_version, self.unified_memory)?;
+            // Without it nobody knows which libcupti is the right one, and the first is for good.
+            let Some(driver) = self.driver else {
+                return Err(Refusal::failed(
+                    "the program has not loaded the CUDA driver",
+                ));
+            };
+            let cupti = Cupti::load(driver.version(), &self.toolkits, self.unified_memory)?;
             cupti.describe(self.out.control());
             // Exit handlers run in reverse order: ours has to come before those of this library.
             crate::register_exit_handler();
@@ -332,6 +384,7 @@ impl Worker {
     /// Turns CUPTI off and passes on what it still has. Returns why another tool has it, if one has.
     fn stop(&mut self) -> Option<&'static str> {
         let cupti = self.cupti.clone()?;
+        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
         if !self.settle(false) {
             self.tell_silence();
             return Some(SHUT_DOWN);

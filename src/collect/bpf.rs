@@ -72,6 +72,9 @@ pub struct Plan {
     /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
     /// the CPU for long.
     pub stacks: Option<stacks::Plan>,
+    /// GPU records may be had by putting the shim into running processes. Where they may not, the host's
+    /// side of CUDA is told by probes on the driver.
+    pub inject: bool,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
     pub libbpf_messages: bool,
 }

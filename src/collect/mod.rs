@@ -3,7 +3,9 @@
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
+pub mod driver;
 pub mod elf;
+pub mod inject;
 pub mod maps;
 pub mod process;
 pub mod python;

@@ -179,6 +179,17 @@ pub fn describe(pid: u32) -> Description {
     }
 }
 
+/// Whether a variable of the environment that a process began with ends in `end`.
+pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
+    let environment = read_some(&Path::new("/proc").join(pid.to_string()).join("environ"));
+    environment.split(|&b| b == 0).any(|variable| {
+        variable
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+            .is_some_and(|value| value.ends_with(end.as_bytes()))
+    })
+}
+
 /// The beginning of a file. A command line can have any length.
 fn read_some(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -97,6 +97,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
             frequency: stacks.frequency,
             launch_one_in: stacks.launch_one_in.unwrap_or(0),
         }),
+        inject: options.inject,
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -245,6 +246,7 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
+            tell_injected(options, session);
             next_step = now + session.pause();
             last_step = clock::monotonic();
             if !watched.cgroups.is_empty() && !watched.cgroups.iter().any(Cgroup::exists) {
@@ -295,6 +297,19 @@ fn watch(
     }
 }
 
+/// With --verbose: what was put into which process.
+fn tell_injected(options: &RecordOptions, session: &mut Session) {
+    for (pid, injected) in session.injected() {
+        if options.verbose > 0 {
+            let _ = writeln!(
+                io::stderr(),
+                "gdiag: process {pid}: library loaded in {} through thread {}, which was held for {}",
+                injected.took, injected.through, injected.held
+            );
+        }
+    }
+}
+
 /// A terminal tells its whole foreground group, the command included.
 fn pass_on(command: &Command, signal: Signal, from_terminal: bool) {
     if !from_terminal {
@@ -339,20 +354,42 @@ impl Unseen {
             .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
     }
 
-    fn warning(&self) -> Option<String> {
-        let first = self.0.first()?;
-        let (who, they) = match self.0.len() {
+    /// Nothing of those whose calls were measured by other means. With `injected`: the library would
+    /// have been put into them, but for the end of the recording.
+    fn warning(&self, injected: bool, probed: impl Iterator<Item = u32>) -> Option<String> {
+        let mut unseen = self.0.clone();
+        probed.for_each(|pid| {
+            unseen.remove(&pid);
+        });
+        let first = unseen.first()?;
+        let (who, they) = match unseen.len() {
             1 => (format!("process {first} uses"), "it was"),
             n => (
                 format!("{n} processes, {first} among them, use"),
                 "they were",
             ),
         };
-        Some(format!(
-            "{who} CUDA, but {they} started without gdiag's library: host side only; \
-             see 'gdiag shim install'"
-        ))
+        Some(if injected {
+            format!("{who} CUDA, and the recording ended before gdiag's library was there: host side only")
+        } else {
+            format!(
+                "{who} CUDA, but {they} started without gdiag's library: host side only; \
+                 see 'gdiag shim install'"
+            )
+        })
     }
+}
+
+/// Whose calls were measured by probes on the driver, and why.
+fn probed_text(session: &Session) -> Option<String> {
+    let (pid, _, why) = session.probed().next()?;
+    let who = match session.probed().count() {
+        1 => format!("process {pid}"),
+        n => format!("{n} processes, {pid} among them"),
+    };
+    Some(format!(
+        "{who}: the host's side of CUDA only, by probes on the driver: {why}"
+    ))
 }
 
 /// Closes the file and says what is in it. The result is gdiag's own exit status.
@@ -368,13 +405,19 @@ fn finish(
     let seen = session.seen;
     let stacks = session.stack_costs();
     let mut warnings = session.warnings();
-    let unseen = unseen.warning();
+    let unseen = unseen.warning(
+        options.inject,
+        session.probed().map(|(_, proc_pid, _)| proc_pid),
+    );
+    let probed = probed_text(&session);
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
         Some((ShimState::Busy, reason)) => Some(format!(
             "no GPU records: {reason}; end that tool and record again"
         )),
         Some((_, reason)) => Some(format!("no GPU records: {reason}")),
+        // Another sentence says so.
+        None if seen.probed_calls > 0 || probed.is_some() => None,
         None if seen.shims > 0 => {
             Some("CUDA was seen in the target, but no GPU operation".to_string())
         }
@@ -387,10 +430,11 @@ fn finish(
             .to_string()
     });
     warnings.splice(0..0, unseen.into_iter().chain(why).chain(unified_memory));
-    let gpu_source = match (seen.gpu_operations, seen.simulated) {
-        (0, _) => GpuSource::None,
-        (_, true) => GpuSource::Simulated,
-        (_, false) => GpuSource::Cupti,
+    let gpu_source = match (seen.gpu_operations, seen.simulated, seen.probed_calls) {
+        (0, _, 0) => GpuSource::None,
+        (0, _, _) => GpuSource::Uprobe,
+        (_, true, _) => GpuSource::Simulated,
+        (_, false, _) => GpuSource::Cupti,
     };
     drop(session);
     let stats = recording.finish(&Summary {
@@ -402,7 +446,8 @@ fn finish(
         warnings: warnings.clone(),
         ..Summary::default()
     })?;
-    for warning in &warnings {
+    // The report says it by itself, from the events.
+    for warning in warnings.iter().chain(&probed) {
         say(options, format_args!("{warning}"));
     }
     if !options.quiet {

@@ -23,6 +23,9 @@ use zerocopy::FromBytes;
 /// Nothing here takes longer, however busy the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Address space that the shim reserves for CUPTI's buffers.
+const POOL_BYTES: u64 = 64 << 20;
+
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -56,6 +59,12 @@ pub struct Target {
 impl Target {
     /// `None`, with a word why, when this machine has no simulated GPU or no root.
     pub fn start(env: &[(&str, &str)]) -> Option<Target> {
+        let shim = ("CUDA_INJECTION64_PATH", env!("GDIAG_SHIM_SO"));
+        Target::start_without_shim(&[&[shim], env].concat())
+    }
+
+    /// Likewise, but the driver loads nothing.
+    pub fn start_without_shim(env: &[(&str, &str)]) -> Option<Target> {
         let simgpu = simgpu()?;
         if fs::read_dir("/proc/self/map_files").is_err() {
             println!("skipped: needs root");
@@ -77,7 +86,6 @@ impl Target {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env("CUDA_INJECTION64_PATH", env!("GDIAG_SHIM_SO"))
             .env("GDIAG_TEST_LIBCUDA", simgpu.join("libcuda.so.1"))
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
@@ -141,12 +149,51 @@ impl Target {
             .map(str::to_string)
     }
 
+    /// Bytes in memory of the ring with its control block, and of the buffers for CUPTI.
+    pub fn shim_resident(&self) -> (u64, u64) {
+        let smaps = fs::read_to_string(self.proc("smaps")).unwrap();
+        let (mut ring, mut pool) = (0, 0);
+        let (mut of_ring, mut of_pool) = (false, false);
+        for line in smaps.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match *words.as_slice() {
+                [range, "rw-s", ..] if range.contains('-') => {
+                    (of_ring, of_pool) = (line.contains(&format!("/memfd:{MEMFD_NAME} ")), false);
+                }
+                [range, "rw-p", _, _, "0", ..] if range.contains('-') => {
+                    let (from, to) = range.split_once('-').unwrap();
+                    let at = |hex| u64::from_str_radix(hex, 16).unwrap();
+                    // The kernel may have joined it with a neighbour.
+                    (of_ring, of_pool) = (false, at(to) - at(from) >= POOL_BYTES);
+                }
+                [range, ..] if range.contains('-') => (of_ring, of_pool) = (false, false),
+                ["Rss:", kib, "kB"] if of_ring => ring += kib.parse::<u64>().unwrap() << 10,
+                ["Rss:", kib, "kB"] if of_pool => pool += kib.parse::<u64>().unwrap() << 10,
+                _ => {}
+            }
+        }
+        (ring, pool)
+    }
+
     pub fn threads(&self) -> Vec<String> {
         let tasks = fs::read_dir(self.proc("task")).unwrap().flatten();
         tasks
             .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
             .map(|c| c.trim().into())
             .collect()
+    }
+
+    /// Scheduling policies of the shim's threads, as in sched(7).
+    pub fn shim_policies(&self) -> Vec<u32> {
+        let stats = fs::read_dir(self.proc("task")).unwrap().flatten();
+        let stats = stats.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+        let policy = |stat: String| {
+            let (name, rest) = stat.rsplit_once(") ")?;
+            let fields: Vec<&str> = rest.split(' ').collect();
+            // Field 41, and the first of these is the third.
+            (name.ends_with("(gdiag-shim")).then(|| fields[41 - 3].parse().unwrap())
+        };
+        stats.filter_map(policy).collect()
     }
 
     pub fn wait_until(&self, what: &str, condition: impl Fn(&Target) -> bool) {

@@ -319,6 +319,43 @@ impl Producer {
             .wrapping_sub(self.memory.control().tail.load(Ordering::Relaxed))
             .min(self.memory.ring_bytes)
     }
+
+    /// Pages of the ring that hold nothing unread, as up to two ranges: their memory can be given
+    /// back, because the consumer looks nowhere else, and the next to be written finds zeroes there.
+    pub fn spare_pages(&self, page_bytes: u64) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
+        // Acquire: the consumer is done with what it says that it has read.
+        let tail = self.memory.control().tail.load(Ordering::Acquire);
+        spare_pages(self.head, tail, self.memory.ring_bytes, page_bytes)
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            // SAFETY: a range that is not empty lies inside the ring.
+            .map(|(place, bytes)| (unsafe { self.memory.data.add(place) }, bytes))
+    }
+}
+
+/// Place and length of the pages that hold nothing between `tail` and `head`, as one range up to the
+/// end of the ring and one from its start. None where a page can also hold a part of the control block.
+fn spare_pages(head: u64, tail: u64, ring_bytes: u64, page_bytes: u64) -> [(usize, usize); 2] {
+    const NONE: (usize, usize) = (0, 0);
+    let unread = head.wrapping_sub(tail);
+    let whole_pages = page_bytes.is_power_of_two() && RING_OFFSET.is_multiple_of(page_bytes);
+    if !whole_pages || unread > ring_bytes {
+        return [NONE; 2];
+    }
+    if unread == 0 {
+        return [(0, ring_bytes as usize), NONE];
+    }
+    // From the first page behind what is unread to the last before it, one turn of the ring later.
+    let place = head & (ring_bytes - 1);
+    let start = place.next_multiple_of(page_bytes);
+    let end = (place + ring_bytes - unread) & !(page_bytes - 1);
+    let to_end = end.min(ring_bytes).saturating_sub(start);
+    let from_start = end.saturating_sub(ring_bytes.max(start));
+    let from = start.saturating_sub(ring_bytes);
+    [
+        (start as usize, to_end as usize),
+        (from as usize, from_start as usize),
+    ]
 }
 
 /// Private memory for one record. One serves any number of consumers.

@@ -183,6 +183,39 @@ fn a_second_consumer_goes_on_where_the_first_stopped() {
     assert_eq!(drain(&mut second), [record(2, 3)]);
 }
 
+proptest! {
+    #[test]
+    fn spare_pages_are_those_without_an_unread_byte(
+        head in (0u64..1 << 14).prop_map(|n| n * 8),
+        unread in prop_oneof![Just(0u64), (0u64..=1 << 11).prop_map(|n| n * 8), Just(1u64 << 14)],
+    ) {
+        const RING: u64 = 1 << 14;
+        const PAGE: u64 = 4096;
+        let tail = head.wrapping_sub(unread);
+        let mut spare = [true; (RING / PAGE) as usize];
+        for at in 0..unread {
+            spare[(tail.wrapping_add(at) % RING / PAGE) as usize] = false;
+        }
+        let mut given = [false; (RING / PAGE) as usize];
+        for (place, bytes) in spare_pages(head, tail, RING, PAGE) {
+            prop_assert_eq!(bytes % PAGE as usize, 0);
+            for page in (place..place + bytes).step_by(PAGE as usize) {
+                prop_assert!(!core::mem::replace(&mut given[page / PAGE as usize], true));
+            }
+        }
+        prop_assert_eq!(given, spare);
+    }
+}
+
+#[test]
+fn no_page_is_spare_that_the_control_block_may_share_or_with_a_tail_that_cannot_be() {
+    let nothing = |ranges: [(usize, usize); 2]| ranges.iter().all(|(_, bytes)| *bytes == 0);
+    assert!(nothing(spare_pages(0, 0, 1 << 20, 64 << 10)));
+    assert!(nothing(spare_pages(0, 8, 1 << 20, 4096)));
+    assert!(nothing(spare_pages(8, 1 << 40, 1 << 20, 4096)));
+    assert!(!nothing(spare_pages(8, 0, 1 << 20, 4096)));
+}
+
 /// Check that each kind of damage is called by its name, and stays an error.
 #[test]
 fn damage_is_named_and_final() {
