@@ -644,10 +644,12 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 	return 0;
 }
 
-/* A process may be born into another cgroup than its parent's, where there is only one hierarchy. */
+/* With version 2 a process may be born into another cgroup than its parent's, which is no attachment. */
 static __always_inline bool is_born_into_target(struct task_struct *t, struct task_struct *parent)
 {
-	return cfg.cgroups && parent->tgid != own_tgid && in_target_cgroup(BPF_CORE_READ(t, cgroups, dfl_cgrp));
+	struct cgroup *cgroup = BPF_CORE_READ(t, cgroups, dfl_cgrp);
+
+	return cgroup != BPF_CORE_READ(parent, cgroups, dfl_cgrp) && in_target_cgroup(cgroup);
 }
 
 SEC("tp_btf/task_newtask")
@@ -658,7 +660,7 @@ int BPF_PROG(task_newtask, struct task_struct *t)
 
 	if (!cfg.all) {
 		d = bpf_task_storage_get(&tasks, parent, 0, 0);
-		if (!is_target(d) && !is_born_into_target(t, parent))
+		if (!is_target(d) && !(cfg.cgroups && is_born_into_target(t, parent)))
 			return 0;
 	}
 	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);

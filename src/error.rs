@@ -392,6 +392,34 @@ mod tests {
     }
 
     #[test]
+    fn containers_are_listed_as_docker_shows_them_and_not_without_end() {
+        let known = (0..12).map(|n| format!("{n:064x}")).collect();
+        let text = render(
+            &Error::NoSuchContainer {
+                asked: "9e".into(),
+                known,
+            }
+            .into(),
+        );
+        let ids = format!("there are {}", ["000000000000"; 10].join(", "));
+        assert!(text.contains(&format!("{ids} and 2 more\n")), "{text}");
+        assert!(text.contains("\nhint: give an id, not a name"), "{text}");
+    }
+
+    #[test]
+    fn hierarchies_are_counted_when_there_are_many() {
+        let error = |count| Error::NoSuchCgroup {
+            name: "/x".into(),
+            mounts: (0..count).map(|n| format!("/cg/{n}").into()).collect(),
+        };
+        assert_eq!(error(1).to_string(), "there is no cgroup /x below /cg/0");
+        assert_eq!(
+            error(5).to_string(),
+            "there is no cgroup /x below /cg/0, /cg/1 and 3 more"
+        );
+    }
+
+    #[test]
     fn a_container_pid_is_answered_with_the_pid_to_use() {
         let error = Error::WrongPidNamespace {
             asked: Pid(7),

@@ -5,6 +5,7 @@
 //! however it dies.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +22,7 @@ use libbpf_rs::{
 };
 
 use crate::collect::cgroup::Cgroup;
-use crate::collect::{clock, stacks, wire};
+use crate::collect::{clock, process, stacks, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
@@ -49,6 +50,9 @@ const CPUS_PER_RING: usize = 8;
 /// For 1 M switches a second of the CPUs that share it, each with its waking and so 48 B, a third of a second.
 const RING_BYTES: u32 = 16 << 20;
 
+/// Looks at the processes that are there, when each finds new ones.
+const MOST_LOOKS: u32 = 5;
+
 /// Tracepoints without which there is nothing to tell.
 const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
 
@@ -57,12 +61,11 @@ const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
 pub struct Plan {
     /// Every task is a target.
     pub all: bool,
-    /// Processes whose threads are targets from the start, by the pids that gdiag itself sees. What they
-    /// start becomes a target, too.
+    /// Processes that are targets, by the pids that gdiag itself sees, with all that they started and will.
     pub targets: Vec<u32>,
     /// Cgroups whose processes are targets, also those that come into them later.
     pub cgroups: Vec<Cgroup>,
-    /// Processes that are no target though they are in one of the cgroups.
+    /// Processes that are no target though they are in one of the cgroups, or started by a target.
     pub strangers: Vec<u32>,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
@@ -74,6 +77,18 @@ pub struct Plan {
     pub inject: bool,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
     pub libbpf_messages: bool,
+}
+
+impl Plan {
+    /// The processes that are to be targets, as they are now.
+    fn processes(&self) -> BTreeSet<u32> {
+        let mut all: BTreeSet<u32> = self.cgroups.iter().flat_map(Cgroup::processes).collect();
+        if !self.targets.is_empty() {
+            all.extend(process::with_descendants(&self.targets));
+        }
+        all.retain(|pid| !self.strangers.contains(pid));
+        all
+    }
 }
 
 /// The attached programs. Dropping it detaches them.
@@ -178,15 +193,6 @@ impl Bpf {
         }
         let start = clock::monotonic();
         let links = attach(&skel)?;
-        // Whoever comes into a cgroup from now on is seen to.
-        let members = plan.cgroups.iter().flat_map(Cgroup::processes);
-        let members = members.filter(|pid| !plan.strangers.contains(pid));
-        for pid in plan.targets.iter().copied().chain(members) {
-            skel.maps
-                .target_pids
-                .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
-                .context("cannot tell the BPF programs their targets")?;
-        }
         let seen_losses = read_losses(&skel)?;
         let bpf = Bpf {
             skel,
@@ -200,7 +206,7 @@ impl Bpf {
             loss_from: start,
             missing,
         };
-        bpf.mark_targets()?;
+        bpf.mark_all(plan)?;
         Ok(bpf)
     }
 
@@ -274,6 +280,29 @@ impl Bpf {
     pub fn unfollowed(&self) -> u32 {
         let bss = self.skel.maps.bss_data.as_deref();
         bss.map_or(0, |bss| bss.unfollowed)
+    }
+
+    /// Marks what is there. Whoever is marked, its children are targets from then on; those that came
+    /// between the look at what is there and the marking are found by the next look.
+    fn mark_all(&self, plan: &Plan) -> Result<()> {
+        let mut known = BTreeSet::new();
+        for look in 0..MOST_LOOKS {
+            let there = plan.processes();
+            let new: Vec<u32> = there.difference(&known).copied().collect();
+            if new.is_empty() && look > 0 {
+                break;
+            }
+            for pid in &new {
+                self.skel
+                    .maps
+                    .target_pids
+                    .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
+                    .context("cannot tell the BPF programs their targets")?;
+            }
+            self.mark_targets()?;
+            known = there;
+        }
+        Ok(())
     }
 
     /// Runs the task iterator once. The pids that it was given may be others' soon: they are forgotten.

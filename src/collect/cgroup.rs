@@ -447,7 +447,7 @@ garbage
         }
         match all.container("9e").unwrap_err() {
             Error::AmbiguousContainer { known, .. } => {
-                assert_eq!(known, [ID.to_string(), other.clone()])
+                assert_eq!(known, [ID.to_string(), other.clone()]);
             }
             e => panic!("{e}"),
         }

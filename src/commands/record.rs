@@ -71,19 +71,12 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     // Only now: the command keeps the limit that gdiag was started with.
     raise_open_files();
 
-    // Beside other targets the command is none, though it is gdiag's child and in its cgroup.
-    let strangers: Vec<u32> = match &command {
-        Some(command) if !launch => vec![command.pid()],
-        Some(_) | None => Vec::new(),
+    let (targets, strangers) = match &command {
+        Some(command) if launch => (vec![command.pid()], Vec::new()),
+        // No target, though it may be in the cgroup of some, or gdiag a child of one.
+        Some(command) => (pids.clone(), vec![command.pid()]),
+        None => (pids.clone(), Vec::new()),
     };
-    let targets = match (&command, launch) {
-        (Some(command), true) => vec![command.pid()],
-        _ => process::with_descendants(&pids),
-    };
-    let targets: Vec<u32> = targets
-        .into_iter()
-        .filter(|pid| !strangers.contains(pid))
-        .collect();
     let processes = pids.iter().map(|&pid| watch_process(pid));
     let watched = Watched {
         processes: processes.collect::<Result<Vec<_>>>()?,
@@ -91,7 +84,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     };
     let mut unseen = Unseen::default();
     if !pids.is_empty() {
-        unseen.look(&targets);
+        unseen.look(&process::with_descendants(&pids));
     }
     unseen.look(&watched.members());
     let plan = Plan {

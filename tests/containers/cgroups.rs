@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use crate::group::{hierarchies, unique, Group};
 use crate::support::{
@@ -220,7 +221,7 @@ fn a_container_that_starts_later_is_recorded() {
             fs::metadata(&path).is_ok_and(|meta| meta.len() > 0)
         });
         assert!(command
-            .stdin(std::process::Stdio::null())
+            .stdin(Stdio::null())
             .output()
             .unwrap()
             .status
@@ -238,4 +239,54 @@ fn a_container_that_starts_later_is_recorded() {
             .unwrap();
         r.assert_dispatched_by(load.pid.0);
     }
+}
+
+/// Forks straight into a cgroup when its input ends, as systemd and newer runtimes do.
+const BORN_INSIDE: &str = "\
+import ctypes, os, struct, sys
+cgroup = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+CLONE_INTO_CGROUP, SIGCHLD, SYS_clone3 = 1 << 33, 17, 435
+args = struct.pack('11Q', CLONE_INTO_CGROUP, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, cgroup)
+sys.stdin.read()
+pid = ctypes.CDLL(None).syscall(SYS_clone3, ctypes.create_string_buffer(args), len(args))
+if pid == 0:
+    os.execvp('sleep', ['sleep', '0.3'])
+os.waitpid(pid, 0)
+print(pid)
+";
+
+#[test]
+fn a_process_that_is_born_into_a_cgroup_is_recorded() {
+    if !can_run() {
+        return;
+    }
+    let is_v2 = |dir: &PathBuf| dir.join("cgroup.controllers").exists();
+    let Some(hierarchy) = hierarchies().into_iter().find(is_v2) else {
+        println!("skipped: only version 2 can do it");
+        return;
+    };
+    let group = Group::new(&hierarchy, &unique("born")).unwrap();
+    let mut parent = Command::new("python3")
+        .args(["-c", BORN_INSIDE, group.path()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let mut gdiag = crate::gdiag();
+    gdiag.args(["record", "-G", group.path(), "-o"]).arg(&path);
+    let mut gdiag = gdiag.spawn().unwrap();
+    wait_until("it records", || {
+        fs::metadata(&path).is_ok_and(|meta| meta.len() > 0)
+    });
+    drop(parent.stdin.take());
+    let output = parent.wait_with_output().unwrap();
+    let pid = String::from_utf8(output.stdout).unwrap();
+    drop(group);
+    assert!(gdiag.wait().unwrap().success());
+    let r = Recorded::read(&path);
+    let pid = pid.trim().parse().unwrap();
+    assert!(r.targets().contains(&(pid, "sleep")), "{:?}", r.targets());
+    assert!(r.targets().iter().all(|&(tid, _)| tid == pid));
 }

@@ -445,9 +445,16 @@ fn a_pid_that_is_no_target_is_told_why() {
         foreign.1.contains("another PID namespace than gdiag's"),
         "{foreign:?}"
     );
+    // Group 0 sees all processes, unless it is another that does.
+    let hidden = script(
+        CONTAINER,
+        "mount -t proc -o hidepid=2,gid=1 proc /proc && \
+         setpriv --bounding-set=-sys_ptrace -- $GDIAG record -p 1 -d 1s; exit $?",
+    );
+    assert!(hidden.1.contains("/proc does not show it"), "{hidden:?}");
     assert_eq!(
-        (itself.0, outside.0, foreign.0),
-        (Some(1), Some(1), Some(77))
+        [itself.0, outside.0, foreign.0, hidden.0],
+        [Some(1), Some(1), Some(77), Some(1)]
     );
     if gdiag::collect::process::in_first_namespace() {
         let (output, _) = record(&["-p", "2", "-d", "1s"]);
@@ -457,5 +464,31 @@ fn a_pid_that_is_no_target_is_told_why() {
             "{text}"
         );
     }
-    let _ = gdiag();
+}
+
+#[test]
+fn children_that_are_born_while_gdiag_attaches_are_recorded() {
+    if !can_run() {
+        return;
+    }
+    let parent = Running::start(Command::new("sh").args([
+        "-c",
+        "i=0; while [ $i -lt 400 ]; do sleep 30 & sleep 0.01; i=$((i+1)); done; wait",
+    ]));
+    let r = recorded(&[
+        "-p",
+        &parent.pid().to_string(),
+        "--no-stacks",
+        "-d",
+        "300ms",
+    ]);
+    let all: Vec<u32> = r.targets().iter().map(|&(tid, _)| tid).collect();
+    let last = all.iter().max().unwrap();
+    let there = gdiag::collect::process::with_descendants(&[parent.pid()]);
+    let missed: Vec<_> = there
+        .iter()
+        .filter(|pid| *pid < last && !all.contains(pid))
+        .collect();
+    assert!(all.len() > 20, "{all:?}");
+    assert!(missed.is_empty(), "{missed:?} of {there:?}");
 }

@@ -13,6 +13,7 @@ use gdiag::event::{
     CallStackId, Define, Event, Frame, FrameId, GpuOp, NameId, Process, Sample, Task,
 };
 use gdiag::store::Reader;
+use nix::sys::signal::Signal;
 
 /// Nothing here takes longer, however busy the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -124,8 +125,10 @@ impl Running {
     }
 
     pub fn end(&mut self) {
+        // What it starts meanwhile would be left.
+        send(self.0.id(), Signal::SIGSTOP);
         for pid in process::with_descendants(&[self.0.id()]) {
-            kill(pid);
+            send(pid, Signal::SIGKILL);
         }
         let _ = self.0.wait();
     }
@@ -163,9 +166,9 @@ impl Drop for Running {
     }
 }
 
-fn kill(pid: u32) {
+fn send(pid: u32, signal: Signal) {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
-    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::signal::kill(pid, signal);
 }
 
 fn name_of(dir: &str) -> String {
@@ -208,7 +211,7 @@ impl Recorded {
                 Event::GpuOp(op) => r.ops.push(*op),
                 Event::Task(task) => r.tasks.push(task.clone()),
                 Event::Sample(sample) => r.samples.push(*sample),
-                Event::Process(process) => r.processes.push(process.clone()),
+                Event::Process(process) => r.processes.push(*process),
                 Event::Define(Define::Name { id, text }) => {
                     r.names.insert(*id, text.clone());
                 }
