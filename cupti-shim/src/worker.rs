@@ -148,7 +148,12 @@ impl Worker {
     /// Says that the shim is there and collects nothing.
     pub(crate) fn lie_down(&mut self) {
         self.phase = Phase::Dormant;
-        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
+        // One that never collected has nothing, and sleeps at once.
+        let until = self
+            .cupti
+            .as_ref()
+            .map(|_| sys::monotonic() + LEAVE_WITHIN_MS * MS);
+        self.leaving_until = until;
         self.out.set_state(state::DORMANT, "", self.now());
     }
 
