@@ -24,8 +24,9 @@ const volatile struct gdiag_config {
 	char shim_comm[GDIAG_COMM_LEN]; /* the name of a shim's thread, NUL-terminated */
 	u32 cpus;			/* possible ones */
 	u16 online;
-	u8 all;	   /* every task is a target */
-	u8 stacks; /* the second object is there: note for it who was off the CPU for long */
+	u8 all;	    /* every task is a target */
+	u8 stacks;  /* the second object is there: note for it who was off the CPU for long */
+	u8 cgroups; /* whoever comes into one of target_cgroups is a target */
 } cfg = { .wait_threshold_ns = 100000, .cpus_per_ring = MAX_CPUS, .wakeup_bytes = 1 << 20 };
 
 struct task_data {

@@ -35,6 +35,7 @@ enum gdiag_rec_type {
 	GDIAG_REC_PYCODE = 9,	 /* struct gdiag_pycode, cut after its last byte: a Python function */
 	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
 	GDIAG_REC_RESUMED = 11,	 /* struct gdiag_resumed: a switch that only its end was seen of */
+	GDIAG_REC_CALL = 12,	 /* struct gdiag_call: a call of the CUDA driver is over */
 };
 
 enum gdiag_slot_kind {
@@ -149,6 +150,13 @@ struct gdiag_cpu_wait {
 	unsigned short pad;
 };
 
+/* A cgroup, by the number of its directory's inode. */
+struct gdiag_cgroup {
+	unsigned long long id;
+	unsigned int hierarchy; /* as in /proc/PID/cgroup; 0 is that of version 2 */
+	unsigned int pad;
+};
+
 enum gdiag_stall_kind {
 	GDIAG_STALL_RECLAIM = 0,
 	GDIAG_STALL_COMPACTION = 1,
@@ -251,6 +259,18 @@ struct gdiag_sample {
 	unsigned long long frames[GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX];
 };
 
+/* gdiag_call.result of a call that did not return while it was watched. */
+#define GDIAG_NOT_RETURNED 0xffffffffU
+
+struct gdiag_call {
+	struct gdiag_rec_hdr hdr; /* ts_ns = end */
+	unsigned long long start_ns;
+	unsigned int pid;
+	unsigned int cbid;   /* which function, as CUPTI numbers them */
+	unsigned int result; /* CUresult, or GDIAG_NOT_RETURNED */
+	unsigned int pad;
+};
+
 #define GDIAG_PY_TEXT 512
 #define GDIAG_PY_LINES 3072
 
@@ -291,6 +311,7 @@ _Static_assert(sizeof(struct gdiag_chunk) == 8 + 24 * GDIAG_CHUNK_SLOTS, "chunk"
 _Static_assert(sizeof(struct gdiag_rec_hdr) == 16, "hdr");
 _Static_assert(sizeof(struct gdiag_task) == 88, "task");
 _Static_assert(sizeof(struct gdiag_exit) == 24, "exit");
+_Static_assert(sizeof(struct gdiag_cgroup) == 16, "cgroup");
 _Static_assert(sizeof(struct gdiag_wait) == 64 + 8 * GDIAG_STACK_DEPTH, "wait");
 _Static_assert(sizeof(struct gdiag_resumed) == 24, "resumed");
 _Static_assert(sizeof(struct gdiag_cpu_wait) == 32, "cpu_wait");
@@ -299,6 +320,7 @@ _Static_assert(sizeof(struct gdiag_signal) == 24, "signal");
 _Static_assert(sizeof(struct gdiag_irq) == 32, "irq");
 _Static_assert(sizeof(struct gdiag_sample) == 56 + 8 * (GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX),
 	       "sample");
+_Static_assert(sizeof(struct gdiag_call) == 40, "call");
 _Static_assert(sizeof(struct gdiag_pycode) == 48 + 2 * GDIAG_PY_TEXT + GDIAG_PY_LINES, "pycode");
 #endif
 

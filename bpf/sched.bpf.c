@@ -30,6 +30,9 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define SOFTIRQ_NET_RX 3
 
+/* Levels of a cgroup hierarchy that are looked through. */
+#define CGROUP_DEPTH 32
+
 /* pids, as gdiag sees them, that the iterator marks as targets */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -38,6 +41,15 @@ struct {
 	__type(key, u32);
 	__type(value, u8);
 } target_pids SEC(".maps");
+
+/* What is in one of these, or below, is a target. A number is of one hierarchy only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gdiag_cgroup);
+	__type(value, u8);
+} target_cgroups SEC(".maps");
 
 /*
  * Recorded threads on each CPU's queue that do not run: while there are any, whoever runs there
@@ -51,6 +63,7 @@ struct {
 
 u32 followed;	/* threads that are followed now */
 u32 unfollowed; /* that should have been, but there were too many */
+u32 joined;	/* processes that came into a target's cgroup: the iterator is to be run again */
 pid_t own_tgid;
 
 /* gdiag's own PID namespace and its depth, noted by the iterator that gdiag runs. */
@@ -582,6 +595,61 @@ int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest_cpu)
 	return 0;
 }
 
+static __always_inline bool in_target_cgroup(struct cgroup *cgroup)
+{
+	struct gdiag_cgroup key = {};
+	struct cgroup_subsys_state *above;
+	int i;
+
+	key.hierarchy = BPF_CORE_READ(cgroup, root, hierarchy_id);
+	for (i = 0; i < CGROUP_DEPTH && cgroup; i++) {
+		key.id = BPF_CORE_READ(cgroup, kn, id);
+		if (bpf_map_lookup_elem(&target_cgroups, &key))
+			return true;
+		above = BPF_CORE_READ(cgroup, self.parent);
+		cgroup = above ? BPF_CORE_READ(above, cgroup) : 0;
+	}
+	return false;
+}
+
+/* A running thread is a target from now on. */
+static __always_inline void mark(struct task_struct *t)
+{
+	struct task_data *d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!d || d->target)
+		return;
+	d->min_flt = t->min_flt;
+	d->maj_flt = t->maj_flt;
+	d->nr = syscall_nr(t);
+	d->target = 1;
+	/* Also when it was sent before: as a stranger, that ran beside a thread marked earlier. */
+	send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
+}
+
+/* The kernel tells of one thread of a process that is moved; the iterator finds the others. */
+SEC("tp_btf/cgroup_attach_task")
+int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *t)
+{
+	u32 inner, proc_pid;
+	u8 yes = 1;
+
+	if (t->tgid == own_tgid || t->flags & PF_KTHREAD || !in_target_cgroup(to))
+		return 0;
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
+	if (proc_pid)
+		bpf_map_update_elem(&target_pids, &proc_pid, &yes, BPF_ANY);
+	mark(t);
+	__sync_fetch_and_add(&joined, 1);
+	return 0;
+}
+
+/* A process may be born into another cgroup than its parent's, where there is only one hierarchy. */
+static __always_inline bool is_born_into_target(struct task_struct *t, struct task_struct *parent)
+{
+	return cfg.cgroups && parent->tgid != own_tgid && in_target_cgroup(BPF_CORE_READ(t, cgroups, dfl_cgrp));
+}
+
 SEC("tp_btf/task_newtask")
 int BPF_PROG(task_newtask, struct task_struct *t)
 {
@@ -590,7 +658,7 @@ int BPF_PROG(task_newtask, struct task_struct *t)
 
 	if (!cfg.all) {
 		d = bpf_task_storage_get(&tasks, parent, 0, 0);
-		if (!is_target(d))
+		if (!is_target(d) && !is_born_into_target(t, parent))
 			return 0;
 	}
 	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -873,7 +941,8 @@ int BPF_PROG(compaction_end)
 }
 
 /*
- * Run by gdiag when everything else is attached: marks the targets and says who they are.
+ * Run by gdiag when everything else is attached, and when processes came into the cgroup of a
+ * target: marks the targets and says who they are.
  * The pids it is given are those that gdiag sees, which is not what the kernel uses when
  * gdiag itself runs in a container.
  */
@@ -883,7 +952,6 @@ int mark_targets(struct bpf_iter__task *ctx)
 	struct task_struct *t = ctx->task, *self = bpf_get_current_task_btf();
 	struct pid *self_pid = BPF_CORE_READ(self, thread_pid);
 	u32 inner, proc_pid;
-	struct task_data *d;
 
 	own_level = BPF_CORE_READ(self_pid, level);
 	own_ns = BPF_CORE_READ(self_pid, numbers[own_level].ns);
@@ -891,17 +959,10 @@ int mark_targets(struct bpf_iter__task *ctx)
 	if (!t || !t->pid || t->tgid == self->tgid)
 		return 0;
 	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
-	if (!cfg.all && (!proc_pid || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
+	/* The root of a hierarchy has the kernel's threads, too. */
+	if (!cfg.all && (!proc_pid || t->flags & PF_KTHREAD || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
 		return 0;
-	d = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!d || d->target)
-		return 0;
-	d->min_flt = t->min_flt;
-	d->maj_flt = t->maj_flt;
-	d->nr = syscall_nr(t);
-	d->target = 1;
-	/* Also when it was sent before: as a stranger, that ran beside a thread marked earlier. */
-	send_task(t, d, GDIAG_TASK_SEEN, 0, 0);
+	mark(t);
 	return 0;
 }
 

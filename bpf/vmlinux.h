@@ -126,8 +126,21 @@ struct kernfs_node {
 	u64 id;
 };
 
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup_root {
+	int hierarchy_id;
+};
+
 struct cgroup {
+	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 struct css_set {
@@ -184,6 +197,12 @@ struct kernel_siginfo;
 struct user_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
 	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+
+/* arm64's registers of a probe */
+struct user_pt_regs {
+	unsigned long regs[31];
+	unsigned long sp, pc, pstate;
 };
 
 struct bpf_perf_event_data {

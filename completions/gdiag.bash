@@ -130,7 +130,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__record)
-            opts="-p -a -o -d -F -q -v -h --pid --all --output --duration --wait-threshold --freq --launch-stacks --no-stacks --unified-memory --no-inject --strict --quiet --verbose --help"
+            opts="-p -G -a -o -d -F -q -v -h --pid --cgroup --container --all --output --duration --wait-threshold --freq --launch-stacks --no-stacks --unified-memory --no-inject --strict --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -141,6 +141,18 @@ _gdiag() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -G)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --container)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

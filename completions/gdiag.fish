@@ -31,6 +31,8 @@ complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "report" -d 'Explain why
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "flame" -d 'Draw flame graphs: stacks as wide as the time they took'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "shim" -d 'Handle the library that records CUDA inside a program'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s p -l pid -d 'Record these processes and their children; ends when they do' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s G -l cgroup -d 'Record the processes of these cgroups and of those below them, and whoever comes into them; ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l container -d 'Record the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O, Podman or Kubernetes' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s o -l output -d 'Write the recording here; an old one becomes FILE.old' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s d -l duration -d 'Stop recording after this time, such as 10s or 250ms' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l wait-threshold -d 'Keep the kernel stack of waits at least this long' -r

@@ -50,6 +50,10 @@ pub const RECORD_EXAMPLES: Pairs = &[
         "two processes, for 10 s",
     ),
     (
+        "gdiag record --container 9e4f1c -d 10s",
+        "all of a container",
+    ),
+    (
         "gdiag record -a -o node.data",
         "the whole machine, until Ctrl-C",
     ),
@@ -193,13 +197,14 @@ enum Command {
 
 /// Record what GPUs and the host do
 ///
-/// A command given without -p or -a is the target: it is started with gdiag's CUPTI library and
-/// followed with its children. With -p or -a it only says how long to record, as with perf.
+/// A command given without -p, -G, --container or -a is the target: it is started with gdiag's
+/// CUPTI library and followed with its children. With one of these it only says how long to record,
+/// as with perf.
 ///
 /// INT, TERM and HUP end a recording with a complete file; a second INT ends it at once.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "gdiag record [OPTIONS] [--] CMD [ARG]...\n       gdiag record [OPTIONS] <-p PID[,PID]... | -a> [[--] CMD [ARG]...]",
+    override_usage = "gdiag record [OPTIONS] [--] CMD [ARG]...\n       gdiag record [OPTIONS] <-p PID[,PID]... | -G PATH[,PATH]... | --container ID | -a> [[--] CMD [ARG]...]",
     after_help = after_help(RECORD_EXAMPLES, &[]),
     after_long_help = after_help(RECORD_EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
 )]
@@ -208,8 +213,20 @@ struct RecordArgs {
     #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
     pid: Vec<Pid>,
 
+    /// Record the processes of these cgroups and of those below them, and whoever comes into them;
+    /// ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it
+    #[arg(short = 'G', long, value_name = "PATH[,PATH]...", value_delimiter = ',',
+          value_parser = clap::value_parser!(PathBuf), conflicts_with = "pid")]
+    cgroup: Vec<PathBuf>,
+
+    /// Record the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O,
+    /// Podman or Kubernetes
+    #[arg(long, value_name = "ID[,ID]...", value_delimiter = ',', value_parser = parse_container,
+          conflicts_with = "pid")]
+    container: Vec<String>,
+
     /// Record the whole machine
-    #[arg(short, long, conflicts_with = "pid")]
+    #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "container"])]
     all: bool,
 
     /// Write the recording here; an old one becomes FILE.old
@@ -240,7 +257,7 @@ struct RecordArgs {
 
     /// Record when managed memory moves, and when the GPU waits for it. Slows down programs that
     /// use much of it. CUPTI has to be told before the first allocation: for a launched command only
-    #[arg(long, conflicts_with_all = ["pid", "all"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "container", "all"])]
     unified_memory: bool,
 
     /// Put nothing into running processes: GPU records only from those that carry gdiag's library
@@ -465,6 +482,12 @@ pub enum Target {
     Command,
     /// These processes, in the PID namespace of gdiag, and their children.
     Pids(Vec<Pid>),
+    /// All that is in these, now and later.
+    Cgroups {
+        paths: Vec<PathBuf>,
+        /// Beginnings of the ids of containers.
+        containers: Vec<String>,
+    },
     All,
 }
 
@@ -566,13 +589,19 @@ impl RecordArgs {
             Target::All
         } else if !self.pid.is_empty() {
             Target::Pids(self.pid)
+        } else if !self.cgroup.is_empty() || !self.container.is_empty() {
+            Target::Cgroups {
+                paths: self.cgroup,
+                containers: self.container,
+            }
         } else if !self.command.is_empty() {
             Target::Command
         } else {
             return Err(usage_error(
                 "record",
                 ErrorKind::MissingRequiredArgument,
-                "nothing to record: give a command, processes (-p PID), or the whole machine (-a)\n\n  \
+                "nothing to record: give a command, processes (-p PID, -G CGROUP, --container ID), \
+                 or the whole machine (-a)\n\n  \
                  hint: gdiag record -- python3 train.py",
             ));
         };
@@ -677,6 +706,19 @@ fn parse_pid(text: &str) -> Result<Pid, String> {
         Ok(pid) if pid > 0 && pid <= i32::MAX.unsigned_abs() => Ok(Pid(pid)),
         _ => Err("a process id is a number above 0, such as 4711".to_string()),
     }
+}
+
+/// Kubernetes shows ids as `containerd://ID`.
+fn parse_container(text: &str) -> Result<String, String> {
+    let id = text.trim();
+    let id = id.split_once("://").map_or(id, |(_, id)| id);
+    let id = id.to_ascii_lowercase();
+    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(
+            "the id of a container is 64 hexadecimal digits; its first ones will do".to_string(),
+        );
+    }
+    Ok(id)
 }
 
 fn parse_tid(text: &str) -> Result<Tid, String> {
@@ -820,6 +862,27 @@ mod tests {
     }
 
     #[test]
+    fn cgroups_and_containers_are_recorded_together() {
+        let options = record(&[
+            "-G",
+            "/jobs/a,b",
+            "--container",
+            "9E4F,containerd://0123",
+            "--",
+            "sleep",
+            "1",
+        ]);
+        assert_eq!(
+            options.target,
+            Target::Cgroups {
+                paths: vec!["/jobs/a".into(), "b".into()],
+                containers: vec!["9e4f".to_string(), "0123".to_string()],
+            }
+        );
+        assert_eq!(options.command, ["sleep", "1"]);
+    }
+
+    #[test]
     fn the_whole_machine_needs_no_command() {
         let options = record(&["-a", "-qo", "x.data", "--strict", "--wait-threshold", "1ms"]);
         assert_eq!(options.target, Target::All);
@@ -850,6 +913,9 @@ mod tests {
             .unwrap()
             .launches_target());
         assert!(!parse(&["record", "-a", "--", "true"])
+            .unwrap()
+            .launches_target());
+        assert!(!parse(&["record", "-G", "/", "--", "true"])
             .unwrap()
             .launches_target());
         assert!(!parse(&["report"]).unwrap().launches_target());
@@ -887,6 +953,13 @@ mod tests {
             &["record", "-p", "1,"],
             &["record", "-p", "4294967295"],
             &["record", "-p", "1", "-a"],
+            &["record", "-G", "/x", "-p", "1"],
+            &["record", "--container", "9e", "-p", "1"],
+            &["record", "-G", "/x", "-a"],
+            &["record", "-G", ""],
+            &["record", "--container", "web"],
+            &["record", "--container", ""],
+            &["record", "--unified-memory", "-G", "/x"],
             &["record", "--unified-memory", "-p", "1"],
             &["record", "--unified-memory", "-a"],
             &["record", "-q", "-v", "--", "true"],

@@ -4,6 +4,8 @@
 //! else travels as plain [`anyhow::Error`]; both end with status 1.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+
 use crate::event::Pid;
 use crate::store::StoreError;
 
@@ -57,6 +59,47 @@ pub enum Error {
     #[error("no process has pid {asked} here, but inside a PID namespace it is process {}", join(.here, " or "))]
     WrongPidNamespace { asked: Pid, here: Vec<Pid> },
 
+    #[error("process {pid} has ended: only its exit status is left")]
+    HasEnded { pid: Pid },
+
+    /// Some processes may be known by this number inside their container.
+    #[error("{pid} is a thread of the kernel ({comm})")]
+    IsKernelThread {
+        pid: Pid,
+        comm: String,
+        here: Vec<Pid>,
+    },
+
+    #[error("{0} is gdiag itself")]
+    IsGdiag(Pid),
+
+    /// /proc is mounted with hidepid.
+    #[error("there is a process {0}, but /proc does not show it")]
+    HiddenProcess(Pid),
+
+    /// gdiag is in a PID namespace of its own, and what it asks for may be outside.
+    #[error("no process has pid {0} in the PID namespace that gdiag is in")]
+    NotInNamespace(Pid),
+
+    #[error("/proc shows the pids of another PID namespace than gdiag's")]
+    ForeignProc,
+
+    #[error("no cgroup hierarchy is mounted here")]
+    NoCgroups,
+
+    #[error("there is no cgroup {} below {}", .name.display(), paths(.mounts))]
+    NoSuchCgroup { name: PathBuf, mounts: Vec<PathBuf> },
+
+    #[error("no container has an id that begins with {asked}; {}", containers(.known))]
+    NoSuchContainer { asked: String, known: Vec<String> },
+
+    #[error("more than one container has an id that begins with {asked}; {}", containers(.known))]
+    AmbiguousContainer { asked: String, known: Vec<String> },
+
+    /// /proc tells of it, but no hierarchy that is mounted has it.
+    #[error("the cgroup of container {asked} is in no hierarchy that is mounted here")]
+    ContainerNotMounted { asked: String, pid: Pid },
+
     #[error("{name}: command not found")]
     CommandNotFound { name: String },
 
@@ -105,14 +148,25 @@ impl Error {
             Error::PictureToTerminal => status::USAGE,
             Error::NothingCaptured { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
-            Error::NotPermitted { .. } | Error::NoBtf | Error::KernelTooOld { .. } => {
-                status::CANNOT
-            }
+            Error::NotPermitted { .. }
+            | Error::NoBtf
+            | Error::KernelTooOld { .. }
+            | Error::ForeignProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
             Error::NoSuchProcess(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
+            | Error::HasEnded { .. }
+            | Error::IsKernelThread { .. }
+            | Error::IsGdiag(_)
+            | Error::HiddenProcess(_)
+            | Error::NotInNamespace(_)
+            | Error::NoCgroups
+            | Error::NoSuchCgroup { .. }
+            | Error::NoSuchContainer { .. }
+            | Error::AmbiguousContainer { .. }
+            | Error::ContainerNotMounted { .. }
             | Error::NoSuchGpu { .. }
             | Error::NotRecorded { .. }
             | Error::NothingToDraw { .. } => status::FAILED,
@@ -135,6 +189,32 @@ impl Error {
             }
             Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
             Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
+            Error::HasEnded { .. } => "record while it runs, or start it with gdiag record -- CMD".to_string(),
+            Error::IsKernelThread { pid, here, .. } if !here.is_empty() => {
+                format!("inside a PID namespace, {pid} is process {0}: -p {0}", join(here, " or "))
+            }
+            Error::IsKernelThread { .. } => "record the whole machine with -a to see what the kernel's threads do".to_string(),
+            Error::IsGdiag(_) => "give the pid of the program to record".to_string(),
+            Error::HiddenProcess(_) => {
+                "/proc is mounted with hidepid: run as root, or with CAP_SYS_PTRACE".to_string()
+            }
+            Error::NotInNamespace(_) => {
+                "give the pid as `ps` shows it beside gdiag; what is outside of this container is recorded from the host".to_string()
+            }
+            Error::ForeignProc => {
+                "mount the right one, as `unshare --mount-proc` does, or enter the mount namespace too (nsenter -m)".to_string()
+            }
+            Error::NoCgroups => "mount one: mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_string(),
+            Error::NoSuchCgroup { .. } => {
+                "`cat /proc/PID/cgroup` shows the cgroups of a process; either of its path or its directory will do".to_string()
+            }
+            Error::NoSuchContainer { .. } => {
+                "give an id, not a name, as `docker ps`, `podman ps` or `crictl ps` show it".to_string()
+            }
+            Error::AmbiguousContainer { .. } => "give more of the id".to_string(),
+            Error::ContainerNotMounted { pid, .. } => {
+                format!("record its processes: -p {pid} is the first of them; or mount the cgroup file system of the host")
+            }
             Error::CommandNotFound { .. } => "check the spelling, or give its path".to_string(),
             Error::CommandNotExecutable { .. } => {
                 "make it executable (chmod +x), or start it with its interpreter".to_string()
@@ -154,6 +234,35 @@ impl Error {
             Error::OutputClosed => return None,
         })
     }
+}
+
+fn paths(paths: &[PathBuf]) -> String {
+    const MOST: usize = 2;
+    let first: Vec<_> = paths.iter().take(MOST).map(|path| path.display()).collect();
+    let first = join(&first, ", ");
+    match paths.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+/// As many ids as fit a line, as short as `docker ps` shows them.
+fn containers(ids: &[String]) -> String {
+    const SHORT: usize = 12;
+    const MOST: usize = 10;
+    if ids.is_empty() {
+        return "no cgroup here is that of a container".to_string();
+    }
+    let short: Vec<_> = ids
+        .iter()
+        .take(MOST)
+        .map(|id| id.get(..SHORT).unwrap_or(id))
+        .collect();
+    let more = match ids.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("there are {}{more}", join(&short, ", "))
 }
 
 fn join<T: ToString>(items: &[T], separator: &str) -> String {

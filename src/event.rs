@@ -77,6 +77,7 @@ pub enum Event {
     Overhead(Overhead),
     Device(Device),
     Shim(Shim),
+    Probes(Probes),
     Process(Process),
     Clock(ClockPair),
     Loss(Loss),
@@ -105,6 +106,7 @@ impl Event {
             Event::Overhead(e) => e.start,
             Event::Device(e) => e.ts,
             Event::Shim(e) => e.ts,
+            Event::Probes(e) => e.ts,
             Event::Process(e) => e.ts,
             Event::Clock(e) => e.mono,
             Event::Loss(e) => e.from,
@@ -556,9 +558,17 @@ pub struct ApiCall {
     pub api: Api,
     pub start: Nanos,
     pub end: Nanos,
+    /// [`ApiCall::PROBED`] when probes on the driver measured it.
     pub correlation: CorrelationId,
     /// The CUresult or cudaError_t; 0 is success.
     pub result: u32,
+}
+
+impl ApiCall {
+    /// CUPTI numbers its calls from 1 on.
+    pub const PROBED: CorrelationId = CorrelationId(0);
+    /// As a result: it had not returned when its thread or the recording ended.
+    pub const NOT_RETURNED: u32 = u32::MAX;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -646,6 +656,18 @@ pub struct Shim {
     pub cupti_version: u32,
     /// The device is the simulator of gdiag's own tests.
     pub simulated: bool,
+}
+
+/// From now on the calls of the driver in this process are measured by probes, because CUPTI cannot
+/// record it; or no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probes {
+    pub ts: Nanos,
+    pub pid: Pid,
+    /// Functions that have a probe; 0 when they were taken out.
+    pub functions: u32,
+    /// Why, a sentence for people; or the empty name.
+    pub reason: NameId,
 }
 
 /// What a process is, read from /proc at first sight.

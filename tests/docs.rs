@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
+#[path = "containers/group.rs"]
+mod group;
 #[path = "scenarios/machine.rs"]
 mod machine;
 
@@ -22,6 +24,7 @@ const STAND_INS: &[(&str, &str)] = &[
     ("./serve", "$GPULOAD --steps 100"),
     ("4711", "$SERVICE1"),
     ("4712", "$SERVICE2"),
+    ("9e4f1c", "$CONTAINER"),
     ("sleep 10", "sleep 0.3"),
     ("-d 10s", "-d 300ms"),
     ("target/simgpu", "$SIMGPU"),
@@ -96,11 +99,14 @@ impl Drop for Background {
     }
 }
 
-/// The directory in which everything is typed, and two services that carry the shim asleep.
+/// The directory in which everything is typed, and two services that carry the shim asleep, one of
+/// them in a container.
 struct Place {
     dir: tempfile::TempDir,
     machine: Machine,
     services: [Background; 2],
+    container: String,
+    cgroup: Option<group::Group>,
 }
 
 impl Place {
@@ -126,10 +132,19 @@ impl Place {
             )
         };
         let services = [service(), service()];
+        let container = format!("{:064x}", std::process::id());
+        let hierarchy = group::hierarchies().into_iter().next();
+        let cgroup =
+            hierarchy.and_then(|dir| group::Group::new(&dir, &format!("docker-{container}.scope")));
+        if let Some(cgroup) = &cgroup {
+            cgroup.add(services[0].0.id());
+        }
         let place = Place {
             dir,
             machine,
             services,
+            container,
+            cgroup,
         };
         let sample = place.run(&format!("gdiag record -o {SAMPLE} -- $GPULOAD --steps 100"));
         assert!(sample.status.success(), "{sample:?}");
@@ -148,6 +163,7 @@ impl Place {
             .env("LD_LIBRARY_PATH", &self.machine.simgpu)
             .env("SERVICE1", self.services[0].0.id().to_string())
             .env("SERVICE2", self.services[1].0.id().to_string())
+            .env("CONTAINER", &self.container)
             .stdin(Stdio::null())
             .output()
             .unwrap()
@@ -202,7 +218,8 @@ fn every_command_that_is_shown_works() {
     let (mut run, mut left) = (0, 0);
     for (document, commands) in &documents {
         for command in commands {
-            if NOT_RUN.iter().any(|start| command.starts_with(start)) {
+            let no_container = command.contains("--container") && place.cgroup.is_none();
+            if no_container || NOT_RUN.iter().any(|start| command.starts_with(start)) {
                 left += 1;
             } else {
                 place.type_in(document, command);

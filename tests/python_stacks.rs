@@ -230,7 +230,10 @@ fn plan() -> bpf::Plan {
     bpf::Plan {
         all: false,
         targets: Vec::new(),
+        cgroups: Vec::new(),
+        strangers: Vec::new(),
         wait_threshold: Nanos(u64::MAX),
+        inject: false,
         libbpf_messages: false,
         stacks: None,
     }

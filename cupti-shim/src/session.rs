@@ -32,8 +32,13 @@ const VERSION_OF_11_8: u32 = 18;
 
 const VERSION_OF_13_0: u32 = 130_000;
 
-/// What is collected. The calls come first, so that no operation comes without its launch.
+/// What is collected, in the order in which it is turned on. Kernels come first: where calls are
+/// recorded already and the program launches meanwhile, CUPTI 13.0 often gives no kernel at all, or
+/// withholds all records, until the process ends. (Measured, in eager PyTorch: within 20 of such
+/// beginnings always, and never in 1,200 with kernels first.) So the first kernels may come without
+/// their launches.
 const KINDS: [Kind; 8] = [
+    Kind(activity::CONCURRENT_KERNEL),
     Kind(activity::RUNTIME),
     Kind(activity::DRIVER),
     Kind(activity::OVERHEAD),
@@ -41,7 +46,6 @@ const KINDS: [Kind; 8] = [
     Kind(activity::MEMCPY),
     Kind(activity::MEMCPY2),
     Kind(activity::MEMSET),
-    Kind(activity::CONCURRENT_KERNEL),
 ];
 
 /// What is collected besides, when it is asked for.
@@ -267,7 +271,9 @@ impl Cupti {
     pub(crate) fn stop(&self) {
         if let Some(disable) = self.functions.disable {
             let more = self.unified_memory.then_some(&UNIFIED_MEMORY);
-            for kind in KINDS.iter().rev().chain(more) {
+            // Calls last, so that no kernel comes without its launch.
+            let (kernels, others) = KINDS.split_at(1);
+            for kind in kernels.iter().chain(others.iter().rev()).chain(more) {
                 // SAFETY: a plain call.
                 unsafe { disable(*kind) };
             }
@@ -428,10 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_come_before_the_operations_they_start() {
-        assert_eq!(KINDS[0], Kind(activity::RUNTIME));
-        assert_eq!(KINDS[1], Kind(activity::DRIVER));
-        assert_eq!(KINDS[KINDS.len() - 1], Kind(activity::CONCURRENT_KERNEL));
+    fn kernels_are_turned_on_before_calls() {
+        assert_eq!(KINDS[0], Kind(activity::CONCURRENT_KERNEL));
         assert!(
             KINDS.iter().all(|kind| kind.0 < 64),
             "refused kinds are bits of a u64"

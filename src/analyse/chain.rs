@@ -136,33 +136,47 @@ fn telling(engine: &Engine<'_>, thread: ThreadIdx, from: Nanos, to: Nanos) -> Op
 fn hop(engine: &Engine<'_>, thread: ThreadIdx, s: &Stretch, main: Option<&Piece>) -> Hop {
     let t = engine.t;
     let by = |wake: Option<Wake>| wake.and_then(|w| waker(t, w));
-    let (state, woken_by) = match &s.state {
-        State::Unknown => ("unknown".to_string(), None),
-        State::Exited => ("ended".to_string(), None),
-        State::Running { .. } => (running_text(main), None),
-        State::Runnable { why, .. } => {
-            let text = match why {
-                Why::Throttled => "runnable (throttled)",
-                Why::Preempted => "runnable (preempted)",
-                Why::Yielded => "runnable (yielded)",
-                Why::Woken => "runnable (woken)",
-                Why::New => "runnable (new)",
-            };
-            (text.to_string(), by(t.thread(thread).wake_of(s)))
-        }
+    let woken_by = match &s.state {
+        State::Unknown | State::Exited | State::Running { .. } => None,
+        State::Runnable { .. } => by(t.thread(thread).wake_of(s)),
         State::Blocked(sleep) => {
             let asleep = engine.describe_wait(thread, s, sleep);
             let peer = asleep.waker.map(|w| Waker::Task(thread_ref(t, w)));
-            (blocked_text(engine, &asleep), peer.or(by(asleep.wake)))
+            peer.or(by(asleep.wake))
         }
     };
     Hop {
         who: thread_ref(t, t.who(thread, s.start)),
-        state,
+        state: state_text(engine, thread, s, main),
         start: s.start,
         end: s.end,
         woken_by,
     }
+}
+
+/// What the thread did, for people.
+pub(super) fn state_text(
+    engine: &Engine<'_>,
+    thread: ThreadIdx,
+    s: &Stretch,
+    main: Option<&Piece>,
+) -> String {
+    let text = match &s.state {
+        State::Unknown => "unknown",
+        State::Exited => "ended",
+        State::Running { .. } => return running_text(main),
+        State::Runnable { why, .. } => match why {
+            Why::Throttled => "runnable (throttled)",
+            Why::Preempted => "runnable (preempted)",
+            Why::Yielded => "runnable (yielded)",
+            Why::Woken => "runnable (woken)",
+            Why::New => "runnable (new)",
+        },
+        State::Blocked(sleep) => {
+            return blocked_text(engine, &engine.describe_wait(thread, s, sleep))
+        }
+    };
+    text.to_string()
 }
 
 fn running_text(main: Option<&Piece>) -> String {

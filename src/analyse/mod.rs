@@ -14,6 +14,7 @@ mod device;
 mod evidence;
 mod futex;
 mod gaps;
+mod host_side;
 mod intervals;
 mod loaders;
 mod missing;
@@ -107,6 +108,7 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     Report {
         quality: quality::quality(t, &trust, options.min_gap),
         gpus,
+        host_sides: host_side::host_sides(&engine),
         threads: tables::threads(t),
         kernels: tables::kernels(t),
         calls: tables::calls(t, &idle),

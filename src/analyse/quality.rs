@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 
 use crate::analyse::busy::{Gap, Usage};
 use crate::analyse::calls::LAUNCH_SPACING;
+use crate::analyse::host_side::{self, Watch};
 use crate::analyse::intervals::{just_after, Intervals};
 use crate::analyse::missing::Missing;
 use crate::analyse::report::Quality;
@@ -68,7 +70,7 @@ impl Trust {
     pub(super) fn of(t: &Timeline) -> Self {
         let coverage = t
             .gpu()
-            .calling_pids()
+            .recorded_pids()
             .into_iter()
             .map(|pid| (pid, coverage(t, pid)));
         Trust {
@@ -194,7 +196,7 @@ fn invalid_of(t: &Timeline, gpu: &Gpu) -> u64 {
 fn coverage(t: &Timeline, pid: Pid) -> Coverage {
     let log = t.gpu();
     let mut launches: Vec<CallIdx> = log
-        .calls_of(pid)
+        .recorded_calls_of(pid)
         .filter(|&c| {
             let call = log.call_at(c);
             api::starts_kernels(call.class) && !call.failed()
@@ -242,7 +244,7 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
 /// lead up to the instantiation of a graph.
 fn captures(t: &Timeline, pid: Pid) -> Intervals {
     let log = t.gpu();
-    let mut calls: Vec<CallIdx> = log.calls_of(pid).collect();
+    let mut calls: Vec<CallIdx> = log.recorded_calls_of(pid).collect();
     calls.sort_by_key(|&c| (log.call_at(c).start, c));
     let mut run: FxHashMap<ThreadIdx, Nanos> = FxHashMap::default();
     let mut found = Vec::new();
@@ -331,6 +333,57 @@ pub(super) fn quality(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Quality {
     q
 }
 
+/// Processes whose calls were measured by probes, each with when and why. Those without any GPU record
+/// for the same reason share a sentence.
+fn probed_texts(t: &Timeline, watches: &BTreeMap<Pid, Vec<Watch<'_>>>) -> Vec<String> {
+    /// A job may have hundreds of processes.
+    const NAMED: usize = 8;
+    let uses_gpu = |pid: Pid| {
+        let devices = t.gpu().devices().iter();
+        (devices.filter(|gpu| !gpu.ops.is_empty())).any(|g| g.users.iter().any(|u| u.0 == pid))
+    };
+    let mut without: BTreeMap<&str, Vec<Pid>> = BTreeMap::new();
+    let mut texts = Vec::new();
+    for (&pid, list) in watches {
+        if !uses_gpu(pid) {
+            without
+                .entry(list.last().map_or("", |w| w.reason))
+                .or_default()
+                .push(pid);
+            continue;
+        }
+        texts.extend(list.iter().map(|watch| {
+            format!(
+                "pid {pid}: {}: from {} to {} of the recording only its calls are known, from probes \
+                 on the CUDA driver",
+                watch.reason,
+                watch.from.saturating_sub(t.start()),
+                watch.to.saturating_sub(t.start())
+            )
+        }));
+    }
+    let gaps = t.gpu().devices().iter().any(|gpu| !gpu.ops.is_empty());
+    texts.extend(without.into_iter().map(|(reason, pids)| {
+        let named: Vec<String> = pids.iter().take(NAMED).map(Pid::to_string).collect();
+        let more = match pids.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let s = if pids.len() == 1 { "" } else { "s" };
+        let gaps = if gaps {
+            "; what others seem to leave idle may be its work"
+        } else {
+            ""
+        };
+        format!(
+            "pid{s} {}{more}: the host's side only, by probes on the CUDA driver, because {reason}: \
+             what a GPU did for it is not known{gaps}",
+            named.join(", ")
+        )
+    }));
+    texts
+}
+
 fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<String> {
     let mut w = Vec::new();
     let ops: u64 = t.gpu().devices().iter().map(|g| g.ops.len() as u64).sum();
@@ -404,8 +457,13 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
             silence.to.saturating_sub(silence.from)
         ));
     }
+    let watches = host_side::watches(t);
+    w.extend(probed_texts(t, &watches));
     for shim in t.shims() {
-        if silences.iter().any(|s| s.holds(shim)) {
+        let reason = t.name(shim.reason);
+        let probed = watches.get(&shim.pid);
+        let said = probed.is_some_and(|list| list.iter().any(|w| w.reason == reason));
+        if said || silences.iter().any(|s| s.holds(shim)) {
             continue;
         }
         let state = match shim.state {
@@ -413,7 +471,6 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
             ShimState::Failed => "GPU activity cannot be recorded",
             ShimState::Dormant | ShimState::Active | ShimState::Paused => continue,
         };
-        let reason = t.name(shim.reason);
         w.push(if reason.starts_with(state) {
             format!("pid {}: {reason}", shim.pid)
         } else if reason.is_empty() {

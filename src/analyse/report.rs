@@ -12,6 +12,8 @@ use crate::units::Nanos;
 pub struct Report {
     pub quality: Quality,
     pub gpus: Vec<Gpu>,
+    /// Processes of which only the host's side is known, by launches.
+    pub host_sides: Vec<HostSide>,
     /// Threads of the target, dispatchers first, then by time on the run queue and blocked.
     pub threads: Vec<Thread>,
     /// By total time.
@@ -217,6 +219,58 @@ pub struct Call {
     pub count: u64,
     pub total: Nanos,
     pub max: Nanos,
-    /// Part of `total` in which a device of its process was idle.
-    pub idle_overlap: Nanos,
+    /// Part of `total` in which a device of its process was idle; `None` when that is not known of any.
+    pub idle_overlap: Option<Nanos>,
+}
+
+/// What probes on the CUDA driver tell of a process.
+#[derive(Clone, Debug)]
+pub struct HostSide {
+    pub pid: Pid,
+    pub comm: String,
+    /// Why CUPTI does not record it.
+    pub reason: String,
+    /// Since when there were probes, and for how long altogether.
+    pub from: Nanos,
+    pub watched: Nanos,
+    /// Threads that made calls, the one with most launches first.
+    pub callers: Vec<Caller>,
+    /// Of the first caller, longest first.
+    pub pauses: Vec<Pause>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub who: ThreadRef,
+    pub calls: u64,
+    pub launches: u64,
+    pub times: CallTimes,
+}
+
+/// Time in calls by what they do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallTimes {
+    pub launch: Nanos,
+    /// Copies and memsets.
+    pub copy: Nanos,
+    pub sync: Nanos,
+    pub memory: Nanos,
+    pub other: Nanos,
+}
+
+impl CallTimes {
+    pub fn total(&self) -> Nanos {
+        self.launch + self.copy + self.sync + self.memory + self.other
+    }
+}
+
+/// A time without a launch. It says nothing about the device, which may have been busy all along.
+#[derive(Clone, Debug)]
+pub struct Pause {
+    pub start: Nanos,
+    pub end: Nanos,
+    /// No launch ended it: it lasted until the recording, the probes or the process did.
+    pub open: bool,
+    /// CUDA calls that the thread was in, and what it did outside of them, most time first. Adds up.
+    pub doing: Vec<(String, Nanos)>,
 }

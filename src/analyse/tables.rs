@@ -108,12 +108,17 @@ pub(super) fn kernels(t: &Timeline) -> Vec<Kernel> {
     kernels
 }
 
-/// `idle` tells when a device of the process was idle.
+fn add_known(sum: &mut Option<Nanos>, more: Option<Nanos>) {
+    if let Some(more) = more {
+        add(sum.get_or_insert_default(), more);
+    }
+}
+
+/// `idle` tells when a device of the process was idle, where that can be told.
 pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call> {
-    let none = Intervals::default();
     let mut rows: FxHashMap<Api, Call> = FxHashMap::default();
     for pid in t.gpu().calling_pids() {
-        let idle = idle.get(&pid).unwrap_or(&none);
+        let idle = idle.get(&pid);
         for index in t.gpu().calls_of(pid) {
             let call = t.gpu().call_at(index);
             let len = call.end.saturating_sub(call.start);
@@ -122,14 +127,15 @@ pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call>
                 count: 0,
                 total: Nanos::ZERO,
                 max: Nanos::ZERO,
-                idle_overlap: Nanos::ZERO,
+                idle_overlap: None,
             });
             row.count += 1;
             add(&mut row.total, len);
             row.max = row.max.max(len);
-            if !idle.is_empty() {
-                add(&mut row.idle_overlap, idle.total_in(call.start, call.end));
-            }
+            // What a call put on the device is not known, so neither is what the device did.
+            let known = idle.filter(|_| !call.is_probed());
+            let overlap = known.map(|idle| idle.total_in(call.start, call.end));
+            add_known(&mut row.idle_overlap, overlap);
         }
     }
     // Variants of a call that differ in their callback id only are one row.
@@ -140,7 +146,7 @@ pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call>
                 sum.count += row.count;
                 add(&mut sum.total, row.total);
                 sum.max = sum.max.max(row.max);
-                add(&mut sum.idle_overlap, row.idle_overlap);
+                add_known(&mut sum.idle_overlap, row.idle_overlap);
             }
             None => {
                 by_name.insert(row.name.clone(), row);

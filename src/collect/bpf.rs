@@ -20,6 +20,7 @@ use libbpf_rs::{
     OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
+use crate::collect::cgroup::Cgroup;
 use crate::collect::{clock, stacks, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
@@ -59,11 +60,18 @@ pub struct Plan {
     /// Processes whose threads are targets from the start, by the pids that gdiag itself sees. What they
     /// start becomes a target, too.
     pub targets: Vec<u32>,
+    /// Cgroups whose processes are targets, also those that come into them later.
+    pub cgroups: Vec<Cgroup>,
+    /// Processes that are no target though they are in one of the cgroups.
+    pub strangers: Vec<u32>,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
     /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
     /// the CPU for long.
     pub stacks: Option<stacks::Plan>,
+    /// GPU records may be had by putting the shim into running processes. Where they may not, the host's
+    /// side of CUDA is told by probes on the driver.
+    pub inject: bool,
     /// libbpf tells on stderr what it does, and the verifier why it refuses.
     pub libbpf_messages: bool,
 }
@@ -73,6 +81,8 @@ pub struct Bpf {
     skel: SchedSkel<'static>,
     config: types::gdiag_config,
     _links: Vec<Link>,
+    /// Processes that came into a cgroup and that the iterator has looked for.
+    joined: u32,
     rings: RingBuffer<'static>,
     /// Possible CPUs; which of them are online may change at any time.
     cpus: u32,
@@ -122,7 +132,7 @@ impl Bpf {
         let mut open = SchedSkelBuilder::default()
             .open(storage)
             .map_err(load_error)?;
-        let missing = choose_programs(&mut open, &vmlinux)?;
+        let missing = choose_programs(&mut open, &vmlinux, plan)?;
         let most_rings = open.maps.rings.max_entries() as usize;
         let rings = possible.div_ceil(CPUS_PER_RING).clamp(1, most_rings);
         let config = &mut open
@@ -138,6 +148,7 @@ impl Bpf {
         config.online = online_cpus();
         config.all = u8::from(plan.all);
         config.stacks = u8::from(plan.stacks.is_some());
+        config.cgroups = u8::from(!plan.cgroups.is_empty());
         config.shim_comm = const { comm(THREAD_NAME) };
         let config = *config;
         let skel = open.load().map_err(load_error)?;
@@ -154,19 +165,34 @@ impl Bpf {
         }
         let rings = builder.build().context("cannot map the ring buffers")?;
 
-        for pid in &plan.targets {
+        for cgroup in &plan.cgroups {
+            let key = types::gdiag_cgroup {
+                id: cgroup.id,
+                hierarchy: cgroup.hierarchy,
+                ..types::gdiag_cgroup::default()
+            };
+            skel.maps
+                .target_cgroups
+                .update(wire::as_bytes(&key), &[1], MapFlags::ANY)
+                .context("cannot tell the BPF programs their cgroups")?;
+        }
+        let start = clock::monotonic();
+        let links = attach(&skel)?;
+        // Whoever comes into a cgroup from now on is seen to.
+        let members = plan.cgroups.iter().flat_map(Cgroup::processes);
+        let members = members.filter(|pid| !plan.strangers.contains(pid));
+        for pid in plan.targets.iter().copied().chain(members) {
             skel.maps
                 .target_pids
                 .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot tell the BPF programs their targets")?;
         }
-        let start = clock::monotonic();
-        let links = attach(&skel)?;
         let seen_losses = read_losses(&skel)?;
         let bpf = Bpf {
             skel,
             config,
             _links: links,
+            joined: 0,
             rings,
             cpus: u32::try_from(possible)?,
             seen_losses,
@@ -197,6 +223,12 @@ impl Bpf {
 
     /// Hands out the records of everything that happened before the time it returns.
     pub fn read(&mut self) -> Result<Nanos> {
+        let joined = self.skel.maps.bss_data.as_deref();
+        let joined = joined.map_or(0, |bss| bss.joined);
+        if joined != self.joined {
+            self.joined = joined;
+            self.mark_targets()?;
+        }
         let now = clock::monotonic();
         for cpu in 0..self.cpus {
             let input = ProgramInput {
@@ -244,8 +276,9 @@ impl Bpf {
         bss.map_or(0, |bss| bss.unfollowed)
     }
 
-    /// Runs the task iterator once.
+    /// Runs the task iterator once. The pids that it was given may be others' soon: they are forgotten.
     fn mark_targets(&self) -> Result<()> {
+        let marked: Vec<_> = self.skel.maps.target_pids.keys().collect();
         let link = self
             .skel
             .progs
@@ -255,6 +288,9 @@ impl Bpf {
         let mut iter = Iter::new(&link)?;
         let mut nothing = Vec::new();
         iter.read_to_end(&mut nothing)?;
+        for pid in marked {
+            let _ = self.skel.maps.target_pids.delete(&pid);
+        }
         Ok(())
     }
 }
@@ -299,7 +335,11 @@ fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
 }
 
 /// Turns off what this kernel cannot run, and says so.
-fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Vec<String>> {
+fn choose_programs(
+    open: &mut OpenSchedSkel<'_>,
+    vmlinux: &Btf<'_>,
+    plan: &Plan,
+) -> Result<Vec<String>> {
     let old_switch = tracepoint_args(vmlinux, "sched_switch").is_some_and(|args| args < 5);
     open.progs.sched_switch.set_autoload(!old_switch);
     open.progs.sched_switch_pre518.set_autoload(old_switch);
@@ -310,6 +350,10 @@ fn choose_programs(open: &mut OpenSchedSkel<'_>, vmlinux: &Btf<'_>) -> Result<Ve
             prog.set_autoattach(false);
             continue;
         };
+        if name == "cgroup_attach_task" && plan.cgroups.is_empty() {
+            prog.set_autoload(false);
+            continue;
+        }
         if tracepoint_args(vmlinux, name).is_none() {
             if REQUIRED.contains(&name) {
                 return Err(Error::KernelTooOld {

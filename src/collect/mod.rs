@@ -1,8 +1,11 @@
 //! The sources: what the kernel, the shim and /proc say, as they say it.
 
 pub mod bpf;
+pub mod cgroup;
 pub mod clock;
+pub mod driver;
 pub mod elf;
+pub mod inject;
 pub mod maps;
 pub mod process;
 pub mod python;

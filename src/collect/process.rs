@@ -39,6 +39,58 @@ pub fn online_cpus() -> Vec<u32> {
         .unwrap_or_default()
 }
 
+/// The PID namespace that every kernel starts with has this inode.
+const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Flag of a thread that the kernel made for itself.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// Whether this process counts pids as the kernel does: it is not in a container.
+pub fn in_first_namespace() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == INIT_PID_NAMESPACE)
+}
+
+/// Whether /proc counts pids as this process does. It shows those of the namespace of whoever mounted it.
+pub fn proc_is_ours() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()))
+}
+
+/// What a number may stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Process,
+    ThreadOf(u32),
+    /// By its name.
+    KernelThread(String),
+    /// It has ended, and its parent has not asked how.
+    Ended,
+    /// /proc does not show it, but it is there.
+    Hidden,
+    Nothing,
+}
+
+pub fn kind(pid: u32) -> Kind {
+    let number = i32::try_from(pid).unwrap_or(i32::MAX);
+    let look = || {
+        let process = Process::new(number).ok()?;
+        Some((process.stat().ok()?, process.status().ok()?.tgid))
+    };
+    let Some((stat, tgid)) = look() else {
+        let asked = nix::sys::signal::kill(nix::unistd::Pid::from_raw(number), None);
+        return match asked {
+            Ok(()) | Err(nix::errno::Errno::EPERM) => Kind::Hidden,
+            Err(_) => Kind::Nothing,
+        };
+    };
+    match u32::try_from(tgid) {
+        Ok(tgid) if tgid != pid => Kind::ThreadOf(tgid),
+        _ if stat.flags & PF_KTHREAD != 0 => Kind::KernelThread(stat.comm),
+        // Other threads may outlive the first one.
+        _ if matches!(stat.state, 'Z' | 'X') && stat.num_threads <= 1 => Kind::Ended,
+        _ => Kind::Process,
+    }
+}
+
 /// Whether `pid`, as /proc shows it, is a process and not merely a thread of one.
 pub fn is_process(pid: u32) -> bool {
     let own = |t: Process| t.status().ok().map(|s| s.tgid);
@@ -125,6 +177,17 @@ pub fn describe(pid: u32) -> Description {
         exe,
         cgroup: cpu_cgroup(&cgroup).unwrap_or_default().to_string(),
     }
+}
+
+/// Whether a variable of the environment that a process began with ends in `end`.
+pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
+    let environment = read_some(&Path::new("/proc").join(pid.to_string()).join("environ"));
+    environment.split(|&b| b == 0).any(|variable| {
+        variable
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+            .is_some_and(|value| value.ends_with(end.as_bytes()))
+    })
 }
 
 /// The beginning of a file. A command line can have any length.
@@ -312,11 +375,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_process_is_no_process() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while kind(child.id()) != Kind::Ended {
+            assert!(std::time::Instant::now() < deadline, "it did not end");
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_process_is_told_from_its_threads_and_from_nothing() {
         let own = std::process::id();
         assert!(is_process(own));
         assert!(!is_process(u32::MAX));
         assert_eq!(process_of_thread(own), Some(own));
+        assert_eq!((kind(own), kind(u32::MAX)), (Kind::Process, Kind::Nothing));
+        let thread = std::thread::spawn(|| kind(nix::unistd::gettid().as_raw().cast_unsigned()));
+        assert_eq!(thread.join().unwrap(), Kind::ThreadOf(own));
+        if in_first_namespace() {
+            assert_eq!(kind(2), Kind::KernelThread("kthreadd".to_string()));
+        }
+        assert!(proc_is_ours());
         assert!(with_descendants(&[own]).contains(&own));
         assert!(describe(own).cmdline.contains("gdiag"));
         // Rust ignores SIGPIPE.

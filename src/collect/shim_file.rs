@@ -19,7 +19,7 @@ pub const INJECTION: &str = "CUDA_INJECTION64_PATH";
 pub const FILE_NAME: &str = "libgdiag_cupti.so";
 
 /// Built from `cupti-shim` by build.rs.
-const SHIM: &[u8] = include_bytes!(env!("GDIAG_SHIM_SO"));
+pub(super) const SHIM: &[u8] = include_bytes!(env!("GDIAG_SHIM_SO"));
 
 /// Writes the library into `dir`, which is made if it is missing. Replaces it in one step: a
 /// program that has the old one mapped must not see it change.

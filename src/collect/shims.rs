@@ -1,6 +1,6 @@
 //! The shared memories of the shims: finding them, keeping them, giving them a sign of life.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -151,7 +151,7 @@ impl Shim {
             .open(&path)
             .map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
-                    "cannot open its shared memory: {e}; run gdiag as root, or with CAP_CHECKPOINT_RESTORE"
+                    "cannot open its shared memory: {e}; that takes CAP_CHECKPOINT_RESTORE, also for root in a container"
                 )),
                 _ => Refusal::of("cannot open its shared memory", &e),
             })?;
@@ -325,7 +325,12 @@ fn find(proc_pid: u32) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Whether a process has the CUDA driver, and no shim by which its GPU could be recorded.
+/// Name of a thread that the driver has in each process that uses CUDA, from its first use on; also
+/// where the versions differ, they begin so. A process that was forked from one has the driver's
+/// code mapped, too, and cannot use it.
+pub const DRIVER_THREAD: &str = "cuda-EvtHandlr";
+
+/// Whether a process uses CUDA, and has no shim by which its GPU could be recorded.
 pub fn is_missing(proc_pid: u32) -> bool {
     let Ok(device) = memfd_device() else {
         return false;
@@ -340,7 +345,17 @@ pub fn is_missing(proc_pid: u32) -> bool {
         }
         cuda |= is_cuda_driver(&line);
     }
-    cuda
+    cuda && has_driver_thread(proc_pid)
+}
+
+fn has_driver_thread(proc_pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{proc_pid}/task")) else {
+        return false;
+    };
+    tasks.flatten().any(|task| {
+        fs::read(task.path().join("comm"))
+            .is_ok_and(|comm| comm.starts_with(DRIVER_THREAD.as_bytes()))
+    })
 }
 
 /// Whether a line of the maps is of `libcuda.so`, `libcuda.so.1` or the like.

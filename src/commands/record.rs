@@ -15,8 +15,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
+use crate::collect::cgroup::{Cgroup, Hierarchies};
+use crate::collect::process::{self, Kind};
 use crate::collect::target::{self, Command};
-use crate::collect::{clock, process, shim_file, shims, stacks};
+use crate::collect::{clock, shim_file, shims, stacks};
 use crate::error::{self, status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::Session;
@@ -33,6 +35,9 @@ const URGENT_STEP: Nanos = Nanos::from_millis(5);
 
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
+    if !process::proc_is_ours() {
+        return Err(Error::ForeignProc.into());
+    }
     let signals = Signals::block()?;
     let program = options.command.first().map(resolve).transpose()?;
     let pids = match &options.target {
@@ -40,7 +45,11 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
             .iter()
             .map(|pid| check_pid(*pid))
             .collect::<Result<Vec<_>>>()?,
-        Target::Command | Target::All => Vec::new(),
+        Target::Command | Target::Cgroups { .. } | Target::All => Vec::new(),
+    };
+    let cgroups = match &options.target {
+        Target::Cgroups { paths, containers } => find_cgroups(paths, containers)?,
+        Target::Command | Target::Pids(_) | Target::All => Vec::new(),
     };
 
     // Forked before anything starts a thread; it waits until it is watched.
@@ -62,26 +71,40 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     // Only now: the command keeps the limit that gdiag was started with.
     raise_open_files();
 
+    // Beside other targets the command is none, though it is gdiag's child and in its cgroup.
+    let strangers: Vec<u32> = match &command {
+        Some(command) if !launch => vec![command.pid()],
+        Some(_) | None => Vec::new(),
+    };
     let targets = match (&command, launch) {
         (Some(command), true) => vec![command.pid()],
         _ => process::with_descendants(&pids),
     };
-    let watched = pids
-        .iter()
-        .map(|&pid| target::pidfd_open(pid).with_context(|| format!("cannot watch process {pid}")))
-        .collect::<Result<Vec<_>>>()?;
+    let targets: Vec<u32> = targets
+        .into_iter()
+        .filter(|pid| !strangers.contains(pid))
+        .collect();
+    let processes = pids.iter().map(|&pid| watch_process(pid));
+    let watched = Watched {
+        processes: processes.collect::<Result<Vec<_>>>()?,
+        cgroups,
+    };
     let mut unseen = Unseen::default();
     if !pids.is_empty() {
         unseen.look(&targets);
     }
+    unseen.look(&watched.members());
     let plan = Plan {
         all: options.target == Target::All,
         targets,
+        cgroups: watched.cgroups.clone(),
+        strangers,
         wait_threshold: options.wait_threshold,
         stacks: options.stacks.map(|stacks| stacks::Plan {
             frequency: stacks.frequency,
             launch_one_in: stacks.launch_one_in.unwrap_or(0),
         }),
+        inject: options.inject,
         libbpf_messages: options.verbose > 1,
     };
     explain(options, &plan, shim.as_ref());
@@ -120,6 +143,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     }
     match &options.target {
         Target::Pids(_) => unseen.look(&process::with_descendants(&pids)),
+        Target::Cgroups { .. } => unseen.look(&watched.members()),
         Target::All => unseen.look(&process::with_descendants(&[0])),
         Target::Command => {}
     }
@@ -144,6 +168,34 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
     }
 }
 
+/// What the recording is about: it ends when all of it has.
+struct Watched {
+    processes: Vec<OwnedFd>,
+    cgroups: Vec<Cgroup>,
+}
+
+impl Watched {
+    /// The processes in the cgroups, as they are now.
+    fn members(&self) -> Vec<u32> {
+        self.cgroups.iter().flat_map(Cgroup::processes).collect()
+    }
+}
+
+fn find_cgroups(paths: &[PathBuf], containers: &[String]) -> Result<Vec<Cgroup>> {
+    let all = Hierarchies::mounted()?;
+    let paths = paths.iter().map(|path| all.find(path));
+    let containers = containers.iter().map(|id| all.container(id));
+    Ok(paths.chain(containers).collect::<Result<Vec<_>, _>>()?)
+}
+
+fn watch_process(pid: u32) -> Result<OwnedFd> {
+    target::pidfd_open(pid).map_err(|e| match e.raw_os_error() {
+        // It was there a moment ago.
+        Some(libc::ESRCH) => Error::HasEnded { pid: Pid(pid) }.into(),
+        _ => anyhow::Error::new(e).context(format!("cannot watch process {pid}")),
+    })
+}
+
 /// Why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -157,7 +209,7 @@ enum End {
 fn watch(
     options: &RecordOptions,
     signals: &Signals,
-    watched: &[OwnedFd],
+    watched: &Watched,
     command: Option<&Command>,
     session: &mut Session,
     recording: &mut Recording,
@@ -169,7 +221,7 @@ fn watch(
     let mut last_step = Nanos::ZERO;
     let mut next_flush = start + FLUSH;
     let mut interim = InterimReport::default();
-    let mut alive: Vec<BorrowedFd<'_>> = watched.iter().map(AsFd::as_fd).collect();
+    let mut alive: Vec<BorrowedFd<'_>> = watched.processes.iter().map(AsFd::as_fd).collect();
     loop {
         let now = clock::monotonic();
         // Whatever is there so soon after the last look has to wait a little.
@@ -201,8 +253,12 @@ fn watch(
         let now = clock::monotonic();
         if now >= next_step || ready[1] {
             session.step(&mut |event| recording.push(&event))?;
+            tell_injected(options, session);
             next_step = now + session.pause();
             last_step = clock::monotonic();
+            if !watched.cgroups.is_empty() && !watched.cgroups.iter().any(Cgroup::exists) {
+                return Ok(End::TargetsEnded);
+            }
         }
         if now >= next_flush {
             recording.flush();
@@ -244,6 +300,19 @@ fn watch(
             if alive.is_empty() {
                 return Ok(End::TargetsEnded);
             }
+        }
+    }
+}
+
+/// With --verbose: what was put into which process.
+fn tell_injected(options: &RecordOptions, session: &mut Session) {
+    for (pid, injected) in session.injected() {
+        if options.verbose > 0 {
+            let _ = writeln!(
+                io::stderr(),
+                "gdiag: process {pid}: library loaded in {} through thread {}, which was held for {}",
+                injected.took, injected.through, injected.held
+            );
         }
     }
 }
@@ -292,20 +361,42 @@ impl Unseen {
             .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
     }
 
-    fn warning(&self) -> Option<String> {
-        let first = self.0.first()?;
-        let (who, they) = match self.0.len() {
+    /// Nothing of those whose calls were measured by other means. With `injected`: the library would
+    /// have been put into them, but for the end of the recording.
+    fn warning(&self, injected: bool, probed: impl Iterator<Item = u32>) -> Option<String> {
+        let mut unseen = self.0.clone();
+        probed.for_each(|pid| {
+            unseen.remove(&pid);
+        });
+        let first = unseen.first()?;
+        let (who, they) = match unseen.len() {
             1 => (format!("process {first} uses"), "it was"),
             n => (
                 format!("{n} processes, {first} among them, use"),
                 "they were",
             ),
         };
-        Some(format!(
-            "{who} CUDA, but {they} started without gdiag's library: host side only; \
-             see 'gdiag shim install'"
-        ))
+        Some(if injected {
+            format!("{who} CUDA, and the recording ended before gdiag's library was there: host side only")
+        } else {
+            format!(
+                "{who} CUDA, but {they} started without gdiag's library: host side only; \
+                 see 'gdiag shim install'"
+            )
+        })
     }
+}
+
+/// Whose calls were measured by probes on the driver, and why.
+fn probed_text(session: &Session) -> Option<String> {
+    let (pid, _, why) = session.probed().next()?;
+    let who = match session.probed().count() {
+        1 => format!("process {pid}"),
+        n => format!("{n} processes, {pid} among them"),
+    };
+    Some(format!(
+        "{who}: the host's side of CUDA only, by probes on the driver: {why}"
+    ))
 }
 
 /// Closes the file and says what is in it. The result is gdiag's own exit status.
@@ -321,13 +412,19 @@ fn finish(
     let seen = session.seen;
     let stacks = session.stack_costs();
     let mut warnings = session.warnings();
-    let unseen = unseen.warning();
+    let unseen = unseen.warning(
+        options.inject,
+        session.probed().map(|(_, proc_pid, _)| proc_pid),
+    );
+    let probed = probed_text(&session);
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
         Some((ShimState::Busy, reason)) => Some(format!(
             "no GPU records: {reason}; end that tool and record again"
         )),
         Some((_, reason)) => Some(format!("no GPU records: {reason}")),
+        // Another sentence says so.
+        None if seen.probed_calls > 0 || probed.is_some() => None,
         None if seen.shims > 0 => {
             Some("CUDA was seen in the target, but no GPU operation".to_string())
         }
@@ -340,10 +437,11 @@ fn finish(
             .to_string()
     });
     warnings.splice(0..0, unseen.into_iter().chain(why).chain(unified_memory));
-    let gpu_source = match (seen.gpu_operations, seen.simulated) {
-        (0, _) => GpuSource::None,
-        (_, true) => GpuSource::Simulated,
-        (_, false) => GpuSource::Cupti,
+    let gpu_source = match (seen.gpu_operations, seen.simulated, seen.probed_calls) {
+        (0, _, 0) => GpuSource::None,
+        (0, _, _) => GpuSource::Uprobe,
+        (_, true, _) => GpuSource::Simulated,
+        (_, false, _) => GpuSource::Cupti,
     };
     drop(session);
     let stats = recording.finish(&Summary {
@@ -355,7 +453,8 @@ fn finish(
         warnings: warnings.clone(),
         ..Summary::default()
     })?;
-    for warning in &warnings {
+    // The report says it by itself, from the events.
+    for warning in warnings.iter().chain(&probed) {
         say(options, format_args!("{warning}"));
     }
     if !options.quiet {
@@ -386,7 +485,11 @@ fn finish(
         );
     }
     if seen.target_threads == 0 {
-        let what = "no thread of the target was seen".to_string();
+        let what = match options.target {
+            Target::Cgroups { .. } => "no process was in the cgroup, and none came",
+            Target::Command | Target::Pids(_) | Target::All => "no thread of the target was seen",
+        };
+        let what = what.to_string();
         return Err(Error::NothingCaptured { what }.into());
     }
     if seen.lost > 0 && options.strict {
@@ -412,10 +515,13 @@ fn explain(options: &RecordOptions, plan: &Plan, shim: Option<&shim_file::ShimFi
     };
     let what = match options.target {
         Target::All => "every process".to_string(),
-        Target::Command | Target::Pids(_) => format!("process {}", list(&plan.targets)),
+        Target::Command | Target::Pids(_) => {
+            format!("process {} and its children", list(&plan.targets))
+        }
+        Target::Cgroups { .. } => format!("all of {}", directories(&plan.cgroups).join(", ")),
     };
     let mut text = format!(
-        "gdiag: recording {what} and its children; waits of {} keep their stack\n",
+        "gdiag: recording {what}; waits of {} keep their stack\n",
         plan.wait_threshold
     );
     if let Some(shim) = shim {
@@ -425,6 +531,11 @@ fn explain(options: &RecordOptions, plan: &Plan, shim: Option<&shim_file::ShimFi
         ));
     }
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+fn directories(cgroups: &[Cgroup]) -> Vec<String> {
+    let directories = cgroups.iter().map(|cgroup| cgroup.dir().display());
+    directories.map(|dir| dir.to_string()).collect()
 }
 
 /// A descriptor for each process with a shim, and some for BPF: more than the usual limit, perhaps.
@@ -439,24 +550,38 @@ fn resolve(name: &OsString) -> Result<PathBuf> {
 }
 
 fn check_pid(pid: Pid) -> Result<u32> {
-    if process::is_process(pid.0) {
-        return Ok(pid.0);
+    if pid.0 == std::process::id() {
+        return Err(Error::IsGdiag(pid).into());
     }
-    if let Some(owner) = process::process_of_thread(pid.0) {
-        return Err(Error::IsThread {
+    let inside = || {
+        process::known_inside_as(pid.0)
+            .into_iter()
+            .map(Pid)
+            .collect()
+    };
+    Err(match process::kind(pid.0) {
+        Kind::Process => return Ok(pid.0),
+        Kind::ThreadOf(owner) => Error::IsThread {
             tid: pid,
             pid: Pid(owner),
+        },
+        Kind::KernelThread(comm) => Error::IsKernelThread {
+            pid,
+            comm,
+            here: inside(),
+        },
+        Kind::Ended => Error::HasEnded { pid },
+        Kind::Hidden => Error::HiddenProcess(pid),
+        Kind::Nothing => {
+            let here: Vec<Pid> = inside();
+            if !here.is_empty() {
+                Error::WrongPidNamespace { asked: pid, here }
+            } else if process::in_first_namespace() {
+                Error::NoSuchProcess(pid)
+            } else {
+                Error::NotInNamespace(pid)
+            }
         }
-        .into());
-    }
-    let here: Vec<Pid> = process::known_inside_as(pid.0)
-        .into_iter()
-        .map(Pid)
-        .collect();
-    Err(if here.is_empty() {
-        Error::NoSuchProcess(pid)
-    } else {
-        Error::WrongPidNamespace { asked: pid, here }
     }
     .into())
 }
@@ -503,10 +628,11 @@ fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta>
         command: std::env::args_os().map(|arg| text(&arg)).collect(),
         mode: match options.target {
             Target::Command => TargetMode::Launch,
-            Target::Pids(_) => TargetMode::Attach,
+            Target::Pids(_) | Target::Cgroups { .. } => TargetMode::Attach,
             Target::All => TargetMode::All,
         },
         targets: plan.targets.iter().copied().map(Pid).collect(),
+        cgroups: directories(&plan.cgroups),
         start_mono_ns: now.mono.0,
         start_unix_ns: now.real.0,
         wait_threshold_ns: plan.wait_threshold.0,

@@ -8,7 +8,7 @@ use crate::analyse::{self, report::Report};
 use crate::cli::{GapLimit, ReportOptions};
 use crate::commands::to_stdout;
 use crate::error::{status, Error};
-use crate::event::{Event, ShimState};
+use crate::event::{ApiCall, Event, ShimState};
 use crate::model::Timeline;
 use crate::present::style::Style;
 use crate::present::{json, report};
@@ -125,6 +125,8 @@ struct Seen {
     end: Nanos,
     events: u64,
     gpu_source: GpuSource,
+    /// Probes on a driver measured a call.
+    probed: bool,
 }
 
 impl Seen {
@@ -134,6 +136,7 @@ impl Seen {
         match event {
             Event::Shim(shim) if shim.simulated => self.gpu_source = GpuSource::Simulated,
             Event::Shim(shim) if shim.state == ShimState::Active => self.found(GpuSource::Cupti),
+            Event::ApiCall(call) => self.probed |= call.correlation == ApiCall::PROBED,
             Event::GpuOp(op) => {
                 self.end = self.end.max(op.end);
                 self.found(GpuSource::Cupti);
@@ -151,7 +154,7 @@ impl Seen {
             | Event::Sample(_)
             | Event::Migration(_)
             | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
+            | Event::Probes(_)
             | Event::Sync(_)
             | Event::Overhead(_)
             | Event::Device(_)
@@ -171,7 +174,10 @@ impl Seen {
     fn into_summary(self) -> Summary {
         Summary {
             end_mono_ns: self.end.as_u64(),
-            gpu_source: self.gpu_source,
+            gpu_source: match self.gpu_source {
+                GpuSource::None if self.probed => GpuSource::Uprobe,
+                source => source,
+            },
             events: self.events,
             ..Summary::default()
         }

@@ -4,12 +4,13 @@
 use std::mem::offset_of;
 
 use crate::collect::bpf::types;
-use crate::collect::stacks;
 use crate::collect::wire::{read, read_cut, Wire};
+use crate::collect::{driver, stacks};
 use crate::decode::stacks::RawSample;
 use crate::event::{
-    Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample, Signal, StackId, Stall,
-    StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait, Waking,
+    Api, ApiCall, ApiDomain, Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample,
+    Signal, StackId, Stall, StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
+    Waking,
 };
 use crate::intern::Names;
 use crate::units::Nanos;
@@ -47,6 +48,7 @@ enum Record {
     Irq(types::gdiag_irq),
     Sample(Box<RawSample>),
     PyCode(Box<stacks::types::gdiag_pycode>),
+    Call(driver::types::gdiag_call),
 }
 
 /// A wait whose object is still a number.
@@ -152,6 +154,9 @@ impl Batch {
                 let code = read_cut::<stacks::types::gdiag_pycode>(bytes, least)?;
                 self.push(code.hdr.ts_ns, Record::PyCode(code));
             }
+            rec::GDIAG_REC_CALL => self.record(bytes, |r: driver::types::gdiag_call| {
+                (r.hdr.ts_ns, Record::Call(r))
+            })?,
             rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
                 let end = r.hdr.ts_ns.saturating_add(u64::from(r.dur_ns));
                 (end, Record::Irq(r))
@@ -334,6 +339,18 @@ fn event(
             receiver: Tid(s.hdr.tid),
             signal: u8::try_from(s.sig).unwrap_or(0),
         }),
+        Record::Call(c) => Event::ApiCall(ApiCall {
+            pid: Pid(c.pid),
+            tid: Tid(c.hdr.tid),
+            api: Api {
+                domain: ApiDomain::Driver,
+                cbid: c.cbid,
+            },
+            start: Nanos(c.start_ns),
+            end: Nanos(c.hdr.ts_ns),
+            correlation: ApiCall::PROBED,
+            result: c.result,
+        }),
         Record::Irq(i) => Event::Interrupt(Interrupt {
             start: Nanos(i.hdr.ts_ns),
             dur: Nanos(u64::from(i.dur_ns)),
@@ -495,6 +512,38 @@ mod tests {
                 major_faults: 0,
             })]
         );
+    }
+
+    #[test]
+    fn a_call_of_the_driver_comes_when_it_is_over() {
+        let mut batch = Batch::default();
+        let call = |end: u64, result: u32| {
+            let mut bytes = rec::GDIAG_REC_CALL.0.to_ne_bytes().to_vec();
+            bytes.extend(8u32.to_ne_bytes());
+            bytes.extend([end, 100].map(u64::to_ne_bytes).concat());
+            bytes.extend([7, 307, result, 0].map(u32::to_ne_bytes).concat());
+            bytes
+        };
+        batch.add(&call(900, 0));
+        batch.add(&call(400, u32::MAX));
+        batch.add(&call(300, 0)[..39]);
+        let event = |end, result| {
+            Event::ApiCall(ApiCall {
+                pid: Pid(7),
+                tid: Tid(8),
+                api: Api {
+                    domain: ApiDomain::Driver,
+                    cbid: 307,
+                },
+                start: Nanos(100),
+                end: Nanos(end),
+                correlation: ApiCall::PROBED,
+                result,
+            })
+        };
+        assert_eq!(taken(&mut batch, 900), [event(400, ApiCall::NOT_RETURNED)]);
+        assert_eq!(taken(&mut batch, 901), [event(900, 0)]);
+        assert_eq!(batch.malformed, 1);
     }
 
     #[test]

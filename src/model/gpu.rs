@@ -58,6 +58,8 @@ pub struct GpuLog {
     calls: Vec<Call>,
     /// Per process: correlation id and call.
     correlations: FxHashMap<Pid, Vec<(CorrelationId, u32)>>,
+    /// Per process: calls that probes measured, which have no correlation id.
+    probed: FxHashMap<Pid, Vec<u32>>,
     event_waits: FxHashMap<Pid, Vec<EventWait>>,
     overheads: Vec<Overhead>,
     migrations: Vec<Migration>,
@@ -169,13 +171,21 @@ impl GpuLog {
             api: e.api.cbid & !DRIVER | domain,
             outer: NO_CALL,
             class,
-            flags: if e.result == 0 { 0 } else { Call::FAILED },
+            flags: match (e.result, e.correlation) {
+                (0, ApiCall::PROBED) => Call::PROBED,
+                (ApiCall::NOT_RETURNED, ApiCall::PROBED) => Call::PROBED | Call::OPEN,
+                (_, ApiCall::PROBED) => Call::PROBED | Call::FAILED,
+                (0, _) => 0,
+                (_, _) => Call::FAILED,
+            },
             matched: 0,
         });
-        self.correlations
-            .entry(e.pid)
-            .or_default()
-            .push((e.correlation, index));
+        if e.correlation == ApiCall::PROBED {
+            self.probed.entry(e.pid).or_default().push(index);
+        } else {
+            let pairs = self.correlations.entry(e.pid).or_default();
+            pairs.push((e.correlation, index));
+        }
         if class == Class::HostFunc && e.result == 0 {
             self.host_funcs.entry(e.pid).or_default().push(index);
         }
@@ -224,6 +234,23 @@ impl GpuLog {
         self.migrations.sort_by_key(|m| (m.start, m.end));
     }
 
+    /// Drops calls that probes measured and that began when `also` says that CUPTI recorded them, too:
+    /// the probes were taken out a little later.
+    pub(super) fn drop_probed(&mut self, also: impl Fn(Pid, Nanos) -> bool) {
+        let calls = &mut self.calls;
+        for (&pid, list) in &mut self.probed {
+            list.retain(|&i| {
+                let call = &mut calls[i as usize];
+                let twice = also(pid, call.start);
+                if twice {
+                    call.flags |= Call::DUPLICATE;
+                }
+                !twice
+            });
+        }
+        self.probed.retain(|_, list| !list.is_empty());
+    }
+
     /// A runtime call and the driver call inside it share their correlation id: the outer one stays.
     /// (Calls with one id at different times are different calls: ids start again with a new session.)
     fn drop_duplicates(&mut self) {
@@ -264,6 +291,8 @@ impl GpuLog {
                         op.call = call;
                         note_op(&mut self.calls[call as usize], op, number);
                     }
+                    // Kernels are recorded a moment before calls are: see the shim.
+                    None if pairs.first().is_some_and(|p| op.correlation < p.0) => {}
                     None => self.unmatched += 1,
                 }
             }
@@ -368,8 +397,8 @@ impl GpuLog {
         Some(CallIdx(pairs[i].1))
     }
 
-    /// All calls of a process once, in order of their correlation ids.
-    pub fn calls_of(&self, pid: Pid) -> impl Iterator<Item = CallIdx> + '_ {
+    /// All calls of a process that CUPTI recorded, once, in order of their correlation ids.
+    pub fn recorded_calls_of(&self, pid: Pid) -> impl Iterator<Item = CallIdx> + '_ {
         self.correlations
             .get(&pid)
             .into_iter()
@@ -377,10 +406,30 @@ impl GpuLog {
             .map(|&(_, i)| CallIdx(i))
     }
 
-    /// Processes that made calls, by pid.
-    pub fn calling_pids(&self) -> Vec<Pid> {
+    /// All calls of a process that probes on the driver measured.
+    pub fn probed_calls_of(&self, pid: Pid) -> impl Iterator<Item = CallIdx> + '_ {
+        let list = self.probed.get(&pid).into_iter().flatten();
+        list.map(|&i| CallIdx(i))
+    }
+
+    /// All calls of a process, each once.
+    pub fn calls_of(&self, pid: Pid) -> impl Iterator<Item = CallIdx> + '_ {
+        self.recorded_calls_of(pid).chain(self.probed_calls_of(pid))
+    }
+
+    /// Processes of which CUPTI recorded calls, by pid.
+    pub fn recorded_pids(&self) -> Vec<Pid> {
         let mut pids: Vec<Pid> = self.correlations.keys().copied().collect();
         pids.sort_unstable();
+        pids
+    }
+
+    /// Processes that made calls, by pid.
+    pub fn calling_pids(&self) -> Vec<Pid> {
+        let both = self.correlations.keys().chain(self.probed.keys());
+        let mut pids: Vec<Pid> = both.copied().collect();
+        pids.sort_unstable();
+        pids.dedup();
         pids
     }
 

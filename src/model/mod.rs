@@ -22,7 +22,7 @@ pub mod thread;
 mod tids;
 
 use crate::event::{
-    Cpu, Event, Loss, LossSource, NameId, Pid, Process, Shim, ShimState, Signal, Tid,
+    Cpu, Event, Loss, LossSource, NameId, Pid, Probes, Process, Shim, ShimState, Signal, Tid,
 };
 use crate::store::meta::{Meta, Summary, TargetMode};
 use crate::units::Nanos;
@@ -87,6 +87,7 @@ pub struct Timeline {
     gpu: GpuLog,
     processes: FxHashMap<Pid, Process>,
     shims: Vec<Shim>,
+    probes: Vec<Probes>,
     signals: Vec<Signal>,
     /// Samples of wakers: the thread, and their number in it. By whom they woke, and since when
     /// that one had waited.
@@ -113,6 +114,13 @@ fn lost_events(losses: &[Loss]) -> Vec<(Nanos, Nanos)> {
         }
     }
     lost
+}
+
+/// Whether the shim of a process was collecting. `shims` are by process, then time.
+fn is_active(shims: &[Shim], pid: Pid, ts: Nanos) -> bool {
+    let upto = shims.partition_point(|s| (s.pid, s.ts) <= (pid, ts));
+    let last = upto.checked_sub(1).and_then(|i| shims.get(i));
+    last.is_some_and(|s| s.pid == pid && s.state == ShimState::Active)
 }
 
 /// Ids of CPUs above this come from a broken recording.
@@ -221,6 +229,7 @@ impl Timeline {
             Event::Overhead(e) => self.gpu.overhead(*e),
             Event::Device(e) => self.gpu.device(e),
             Event::Shim(e) => self.shims.push(*e),
+            Event::Probes(e) => self.probes.push(*e),
             Event::Process(e) => {
                 self.processes.insert(e.pid, *e);
             }
@@ -236,6 +245,10 @@ impl Timeline {
         self.summary = summary.cloned();
         self.names.finish();
         let names = &self.names;
+        self.shims.sort_by_key(|s| (s.pid, s.ts));
+        self.probes.sort_by_key(|p| (p.pid, p.ts));
+        let shims = &self.shims;
+        self.gpu.drop_probed(|pid, ts| is_active(shims, pid, ts));
         self.gpu.finish(|id| names.get(id).to_string());
         let start = self.start();
         let table = self.syscalls();
@@ -250,7 +263,6 @@ impl Timeline {
         }
         self.find_wakers();
         self.signals.sort_by_key(|s| s.ts);
-        self.shims.sort_by_key(|s| (s.pid, s.ts));
         self.place_losses();
     }
 
@@ -454,6 +466,11 @@ impl Timeline {
     /// By process, then time.
     pub fn shims(&self) -> &[Shim] {
         &self.shims
+    }
+
+    /// By process, then time.
+    pub fn probes(&self) -> &[Probes] {
+        &self.probes
     }
 
     /// By time.

@@ -183,6 +183,8 @@ impl Call {
     pub(super) const SMALL_READ_BACK: u8 = 16;
     /// Its operation ended before it did: it waited.
     pub(super) const BLOCKING: u8 = 32;
+    pub(super) const PROBED: u8 = 64;
+    pub(super) const OPEN: u8 = 128;
 
     pub fn api(&self) -> Api {
         Api {
@@ -197,6 +199,16 @@ impl Call {
 
     pub fn failed(&self) -> bool {
         self.flags & Call::FAILED != 0
+    }
+
+    /// Probes on the driver measured it: what it started on the device is not recorded.
+    pub fn is_probed(&self) -> bool {
+        self.flags & Call::PROBED != 0
+    }
+
+    /// It had not returned when its thread or the recording ended.
+    pub fn is_open(&self) -> bool {
+        self.flags & Call::OPEN != 0
     }
 
     pub fn is_duplicate(&self) -> bool {

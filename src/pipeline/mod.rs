@@ -1,7 +1,9 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+mod driver;
 mod endpoints;
+mod injections;
 mod objects;
 mod owners;
 mod pythons;
@@ -19,6 +21,7 @@ use gdiag_shim_layout::cupti::activity;
 use gdiag_shim_layout::THREAD_NAME;
 
 use crate::collect::bpf::{Bpf, Plan};
+use crate::collect::inject::Injected;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::stacks::Costs;
 use crate::collect::{clock, process};
@@ -28,6 +31,8 @@ use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::units::Nanos;
 
+use driver::Drivers;
+use injections::{Injections, Outcome};
 use resolver::{News, Resolver};
 use stacks::UserStacks;
 
@@ -51,8 +56,12 @@ pub struct Session {
     batch: Rc<RefCell<Batch>>,
     shims: Shims,
     gpu: GpuDecoder,
+    drivers: Drivers,
     names: Names,
     lookup: Resolver,
+    injections: Injections,
+    /// What was put where, for whoever wants to know.
+    injected: Vec<(Pid, Injected)>,
     /// Shims that cannot be used, so that each is told once.
     refused: HashSet<Pid>,
     /// Processes with a shim that ended before it was found, and one of them.
@@ -71,6 +80,8 @@ pub struct Seen {
     pub target_threads: u64,
     pub lost: u64,
     pub gpu_operations: u64,
+    /// Calls that probes on a driver measured.
+    pub probed_calls: u64,
     pub shims: u64,
     /// A shim could not be used, and a warning says why.
     pub shim_refused: bool,
@@ -111,8 +122,11 @@ impl Session {
             batch,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
+            drivers: Drivers::new(!plan.inject),
             names: Names::default(),
             lookup,
+            injections: Injections::new(plan.inject),
+            injected: Vec::new(),
             refused: HashSet::new(),
             vanished: None,
             alive: HashSet::new(),
@@ -194,15 +208,35 @@ impl Session {
     pub fn step(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         // The kernel side first: it says who the threads are that the shims' records name.
         self.kernel_events(sink)?;
+        self.inject();
         self.clock(sink);
         self.drain_shims(sink);
+        let now = clock::monotonic();
+        self.drivers.step(&self.bpf, now, &mut self.names, sink);
+        for failure in std::mem::take(&mut self.drivers.failures) {
+            self.warn(failure);
+        }
         self.lookup.user.names(&mut self.names, sink);
         self.kernel_losses(sink)
+    }
+
+    /// Measures the calls of a process by probes on its driver, because CUPTI cannot record it: `reason`
+    /// says why, to people. Until a shim of it records.
+    pub fn probe_driver(&mut self, pid: Pid, proc_pid: u32, reason: String) {
+        let now = clock::monotonic();
+        self.drivers.want(pid, proc_pid, reason, now);
+    }
+
+    /// Processes whose calls were measured by probes: pid, pid in /proc, and why.
+    pub fn probed(&self) -> impl Iterator<Item = (Pid, u32, &str)> {
+        self.drivers.probed()
     }
 
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
         self.lookup.user.stop();
+        let now = clock::monotonic();
+        self.drivers.finish(now, &mut self.names, sink);
         // Also finds the shims that came last.
         self.kernel_events(sink)?;
         self.shims.release();
@@ -287,18 +321,31 @@ impl Session {
                         alive.remove(&exit.tid);
                         gpu.exit(exit.pid, exit.tid);
                     }
+                    Event::ApiCall(_) => seen.probed_calls += 1,
                     _ => {}
                 }
                 sink(event);
             },
         );
+        let now = clock::monotonic();
         for news in std::mem::take(&mut self.lookup.news) {
             match news {
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
-                News::Exec { pid } => self.new_program(pid, sink),
+                News::Target { pid, proc_pid } => self.drivers.target(pid, proc_pid, now),
+                News::Cuda { pid, proc_pid } => {
+                    if self.shims.of(pid).is_none() {
+                        self.injections.uses_cuda(pid, proc_pid, limit);
+                    }
+                }
+                News::Exec { pid, proc_pid, ts } => {
+                    self.new_program(pid, sink);
+                    self.drivers.target(pid, proc_pid, ts);
+                }
                 News::Ended { pid } => {
                     self.refused.remove(&pid);
+                    self.injections.forget(pid);
+                    self.drivers.ended(pid);
                 }
             }
         }
@@ -314,6 +361,26 @@ impl Session {
             sink(event);
         }
         Ok(())
+    }
+
+    /// Puts shims where they are missing, and says what has come of it.
+    fn inject(&mut self) {
+        let now = clock::monotonic();
+        for (pid, proc_pid, outcome) in self.injections.step(now) {
+            match outcome {
+                Outcome::Done(injected) => self.injected.push((pid, injected)),
+                Outcome::Failed(why) => {
+                    self.seen.shim_refused = true;
+                    let why = format!("gdiag's library cannot be put into it: {why}");
+                    self.drivers.want(pid, proc_pid, why, now);
+                }
+            }
+        }
+    }
+
+    /// What was put into which process since the last call.
+    pub fn injected(&mut self) -> Vec<(Pid, Injected)> {
+        std::mem::take(&mut self.injected)
     }
 
     fn attach_shim(&mut self, pid: Pid, proc_pid: u32, sink: &mut dyn FnMut(Event)) {
@@ -355,6 +422,7 @@ impl Session {
     /// The process became another program: the shim it had, if any, is gone with its memory.
     fn new_program(&mut self, pid: Pid, sink: &mut dyn FnMut(Event)) {
         self.refused.remove(&pid);
+        self.injections.forget(pid);
         if self.shims.of(pid).is_some() {
             self.drain_shim(pid, sink);
             self.forget(pid);
@@ -367,16 +435,25 @@ impl Session {
             reason,
             ..ShimFacts::default()
         };
-        let event = gpu::shim_event(
-            clock::monotonic(),
-            pid,
-            state,
-            &facts,
-            &mut self.names,
-            sink,
-        );
+        let now = clock::monotonic();
+        self.drivers.want_known(pid, &facts.reason, now);
+        let event = gpu::shim_event(now, pid, state, &facts, &mut self.names, sink);
         sink(event);
         self.warn(facts.reason);
+    }
+
+    /// Where the shim does not record, probes tell the host's side.
+    fn shim_said(&mut self, pid: Pid, state: ShimState, reason: &str, sink: &mut dyn FnMut(Event)) {
+        let now = clock::monotonic();
+        match state {
+            ShimState::Busy | ShimState::Failed => self.drivers.want_known(pid, reason, now),
+            ShimState::Active => {
+                if self.drivers.leave(pid) {
+                    sink(driver::taken_out(now, pid));
+                }
+            }
+            ShimState::Dormant | ShimState::Paused => {}
+        }
     }
 
     fn drain_shims(&mut self, sink: &mut dyn FnMut(Event)) {
@@ -416,17 +493,24 @@ impl Session {
         };
         let facts = shim.facts();
         let (gpu, names, seen) = (&mut self.gpu, &mut self.names, &mut self.seen);
+        let mut said = Vec::new();
         let reason = if shim.is_ours() {
             let result = shim.drain(|kind, bytes| {
                 gpu.record(pid, kind, bytes, || facts.read(), names, &mut |event| {
                     match &event {
                         Event::GpuOp(_) | Event::GpuInvalid(_) => seen.gpu_operations += 1,
-                        Event::Shim(shim) => seen.simulated |= shim.simulated,
+                        Event::Shim(shim) => {
+                            seen.simulated |= shim.simulated;
+                            said.push(shim.state);
+                        }
                         _ => {}
                     }
                     sink(event);
                 });
             });
+            if let Some(&state) = said.last() {
+                self.shim_said(pid, state, &facts.read().reason, sink);
+            }
             match result {
                 Ok(_) => return,
                 Err(corrupt) => format!("process {pid} broke the memory it shares with gdiag ({corrupt}): its GPU records end here"),

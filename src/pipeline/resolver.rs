@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use gdiag_shim_layout::THREAD_NAME;
 
+use crate::collect::shims::DRIVER_THREAD;
 use crate::collect::stacks;
 use crate::decode::sched::{Lookup, RawWait};
 use crate::decode::stacks::RawSample;
@@ -13,6 +14,7 @@ use crate::intern::{Names, Stacks};
 use crate::pipeline::objects::{InProc, Objects};
 use crate::pipeline::stacks::UserStacks;
 use crate::symbolize::KernelSymbols;
+use crate::units::Nanos;
 
 /// Stacks remembered by their addresses at most; then all are forgotten.
 const KNOWN_STACKS: usize = 1 << 16;
@@ -25,8 +27,20 @@ pub(super) enum News {
         pid: Pid,
         proc_pid: u32,
     },
+    /// A process of the target was seen first.
+    Target {
+        pid: Pid,
+        proc_pid: u32,
+    },
+    /// A thread of the driver's is there: the process uses CUDA.
+    Cuda {
+        pid: Pid,
+        proc_pid: u32,
+    },
     Exec {
         pid: Pid,
+        proc_pid: u32,
+        ts: Nanos,
     },
     /// The pid may be another's now.
     Ended {
@@ -52,6 +66,8 @@ pub(super) struct Resolver {
     inner_tids: HashMap<Pid, HashMap<u32, Tid>>,
     /// Recorded threads that have not ended, by process: its first thread may end before others.
     alive: HashMap<Pid, HashSet<Tid>>,
+    /// Processes of the target that have not ended.
+    targets: HashSet<Pid>,
 }
 
 impl Lookup for Resolver {
@@ -142,12 +158,19 @@ impl Lookup for Resolver {
         if !task.target {
             return;
         }
+        let pid = task.pid;
+        if self.targets.insert(pid) {
+            self.news.push(News::Target { pid, proc_pid });
+        }
         if task.reason == TaskReason::Exec {
-            self.news.push(News::Exec { pid: task.pid });
+            let ts = task.ts;
+            self.news.push(News::Exec { pid, proc_pid, ts });
         }
         if !leader && comm == THREAD_NAME {
-            let pid = task.pid;
             self.news.push(News::Shim { pid, proc_pid });
+        }
+        if !leader && comm.starts_with(DRIVER_THREAD) {
+            self.news.push(News::Cuda { pid, proc_pid });
         }
     }
 
@@ -162,6 +185,7 @@ impl Lookup for Resolver {
         };
         if over {
             self.alive.remove(&exit.pid);
+            self.targets.remove(&exit.pid);
             self.objects.forget(exit.pid);
             self.user.exit(exit.pid, exit.ts);
             self.inner_tids.remove(&exit.pid);
@@ -181,7 +205,6 @@ impl Resolver {
 mod tests {
     use super::*;
     use crate::event::TaskState;
-    use crate::units::Nanos;
 
     fn thread(tid: u32) -> Task {
         Task {

@@ -223,6 +223,12 @@ impl UserStacks {
                 on.left_out
             ));
         }
+        let refused = on.spaces.refused();
+        if refused > 0 {
+            warn(format!(
+                "{refused} mapped files could not be opened, so their functions have no names: that takes CAP_CHECKPOINT_RESTORE"
+            ));
+        }
         let lost = on.stacks.costs().map_or(0, |costs| costs.lost);
         if lost > 0 {
             warn(format!("{lost} stacks were lost"));
@@ -294,7 +300,9 @@ impl On {
                 }
                 if let Some(elf) = self.spaces.files().elf(file) {
                     self.asked.insert(file);
-                    if self.plan.launch_one_in > 0 && is_driver(self.spaces.files().path(file)) {
+                    if self.plan.launch_one_in > 0
+                        && maps::is_driver(self.spaces.files().path(file).as_bytes())
+                    {
                         match self.stacks.probe_launches(file, &elf) {
                             Ok(found) => self.probed = self.probed.max(Some(found)),
                             Err(e) => {
@@ -421,13 +429,6 @@ fn believed<'a>(
         }
     }
     (places, raw.cut)
-}
-
-/// The library through which all launches go.
-fn is_driver(path: &str) -> bool {
-    path.rsplit('/')
-        .next()
-        .is_some_and(|name| name.starts_with("libcuda.so"))
 }
 
 /// Keeps what launches cost within bounds.

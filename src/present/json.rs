@@ -447,7 +447,7 @@ struct CallDoc<'a> {
     count: u64,
     total_ns: u64,
     max_ns: u64,
-    idle_overlap_ns: u64,
+    idle_overlap_ns: Option<u64>,
 }
 
 impl<'a> CallDoc<'a> {
@@ -457,7 +457,7 @@ impl<'a> CallDoc<'a> {
             count: call.count,
             total_ns: call.total.as_u64(),
             max_ns: call.max.as_u64(),
-            idle_overlap_ns: call.idle_overlap.as_u64(),
+            idle_overlap_ns: call.idle_overlap.map(Nanos::as_u64),
         }
     }
 }

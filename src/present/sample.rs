@@ -134,6 +134,7 @@ pub(super) fn meta() -> Meta {
         ]),
         mode: TargetMode::Launch,
         targets: vec![Pid(4711)],
+        cgroups: Vec::new(),
         start_mono_ns: START,
         start_unix_ns: 1_772_287_331_000_000_000,
         wait_threshold_ns: 100_000,
@@ -175,6 +176,7 @@ pub(super) fn report() -> Report {
             ]),
         },
         gpus: vec![idle_gpu(), busy_gpu(), unused_gpu()],
+        host_sides: Vec::new(),
         threads: vec![
             Thread { who: trainer(), dispatcher: true, run: us(6_100_000), runq: us(2_760_000), blocked: us(1_400_000), launches: 182_004 },
             Thread { who: loader(), dispatcher: false, run: us(9_100_000), runq: us(12_000), blocked: us(900_000), launches: 0 },
@@ -190,8 +192,8 @@ pub(super) fn report() -> Report {
             Kernel { name: "ampere_sgemm_128x64_nn".to_string(), count: 62_000, total: us(1_200_000), min: us(11), max: us(91) },
         ],
         calls: vec![
-            Call { name: "cudaStreamSynchronize".to_string(), count: 1_000, total: us(900_000), max: us(12_304), idle_overlap: us(410_000) },
-            Call { name: "cudaLaunchKernel".to_string(), count: 182_004, total: us(1_100_000), max: us(88), idle_overlap: us(120_000) },
+            Call { name: "cudaStreamSynchronize".to_string(), count: 1_000, total: us(900_000), max: us(12_304), idle_overlap: Some(us(410_000)) },
+            Call { name: "cudaLaunchKernel".to_string(), count: 182_004, total: us(1_100_000), max: us(88), idle_overlap: Some(us(120_000)) },
         ],
     }
 }
@@ -428,7 +430,7 @@ pub(super) fn hostile() -> Report {
             count: 1,
             total: us(1),
             max: us(1),
-            idle_overlap: us(1),
+            idle_overlap: Some(us(1)),
         })
         .collect();
     report.quality.warnings = strings(&names);

@@ -11,9 +11,9 @@ use super::varint::{unzigzag, Cursor};
 use crate::event::{
     Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, CpuWait, Define,
     Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
-    LossSource, Migration, NameId, OpKind, Overhead, Pid, Process, Sample, SampleKind, Shim,
-    Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState, Tid,
-    Wait, Waking,
+    LossSource, Migration, NameId, OpKind, Overhead, Pid, Probes, Process, Sample, SampleKind,
+    Shim, Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState,
+    Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -187,6 +187,7 @@ impl Fields<'_, '_> {
             record::OVERHEAD => self.overhead().map(Event::Overhead),
             record::DEVICE => self.device().map(Event::Device),
             record::SHIM => self.shim().map(Event::Shim),
+            record::PROBES => self.probes().map(Event::Probes),
             record::PROCESS => self.process().map(Event::Process),
             record::CLOCK => self.clock().map(Event::Clock),
             record::LOSS => self.loss().map(Event::Loss),
@@ -550,6 +551,15 @@ impl Fields<'_, '_> {
             cupti_version: self.int()?,
             simulated: self.byte()? != 0,
             state: self.code(format::shim_from)?,
+        })
+    }
+
+    fn probes(&mut self) -> Decoded<Probes> {
+        Ok(Probes {
+            ts: self.time(Lane::Host)?,
+            pid: Pid(self.tid()?),
+            functions: self.int()?,
+            reason: self.name()?,
         })
     }
 

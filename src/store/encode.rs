@@ -9,8 +9,9 @@ use super::state::{Lane, State};
 use super::varint::{self, zigzag};
 use crate::event::{
     ApiCall, ClockPair, Cpu, CpuWait, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid,
-    GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Process, Sample,
-    SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait, Waking,
+    GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Probes, Process,
+    Sample, SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait,
+    Waking,
 };
 use crate::units::Nanos;
 
@@ -81,6 +82,7 @@ impl Encoder {
             Event::Overhead(e) => self.framed(record::OVERHEAD, |out| out.overhead(e)),
             Event::Device(e) => self.framed(record::DEVICE, |out| out.device(e)),
             Event::Shim(e) => self.framed(record::SHIM, |out| out.shim(e)),
+            Event::Probes(e) => self.framed(record::PROBES, |out| out.probes(e)),
             Event::Process(e) => self.framed(record::PROCESS, |out| out.process(e)),
             Event::Clock(e) => self.framed(record::CLOCK, |out| out.clock(e)),
             Event::Loss(e) => self.framed(record::LOSS, |out| out.loss(e)),
@@ -480,6 +482,13 @@ impl Encoder {
         self.num(e.cupti_version);
         self.bytes.push(u8::from(e.simulated));
         self.num(format::shim_code(e.state));
+    }
+
+    fn probes(&mut self, e: &Probes) {
+        self.time(Lane::Host, e.ts);
+        self.tid(e.pid.0);
+        self.num(e.functions);
+        self.names([e.reason]);
     }
 
     fn process(&mut self, e: &Process) {

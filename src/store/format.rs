@@ -18,7 +18,7 @@ pub(super) const MAGIC: [u8; 8] = *b"\x8bgdiag\r\n";
 /// A reader refuses a file whose major version it does not know.
 pub(super) const MAJOR: u16 = 1;
 /// Chunk kinds, record kinds and trailing fields that were added; a reader skips those it does not know.
-pub(super) const MINOR: u16 = 2;
+pub(super) const MINOR: u16 = 3;
 
 /// Set from the start and cleared by finishing: whoever finds it looks at a recorder that runs, or was killed.
 pub(super) const FLAG_UNFINISHED: u32 = 1;
@@ -265,6 +265,8 @@ pub(super) mod record {
     pub(in crate::store) const CPU_WAIT: u8 = 23;
     pub(in crate::store) const MIGRATION: u8 = 24;
     pub(in crate::store) const ENDPOINT: u8 = 25;
+    // Since 1.3.
+    pub(in crate::store) const PROBES: u8 = 26;
 
     /// A tid is one byte that names a slot of the chunk's table, or this and the tid as a varint.
     pub(in crate::store) const TID_LITERAL: u8 = 255;

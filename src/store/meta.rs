@@ -24,7 +24,7 @@ pub enum TargetMode {
     /// A command that gdiag started: the window is first to last operation.
     #[default]
     Launch,
-    /// `-p`: the window is the recording.
+    /// `-p`, or a cgroup: the window is the recording.
     Attach,
     /// `-a`
     All,
@@ -46,6 +46,8 @@ pub struct Meta {
     pub mode: TargetMode,
     /// Host pids that were asked for or launched.
     pub targets: Vec<Pid>,
+    /// Directories of the cgroups that were asked for.
+    pub cgroups: Vec<String>,
     pub start_mono_ns: u64,
     pub start_unix_ns: u64,
     /// Waits at least this long have a stack.

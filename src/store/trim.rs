@@ -14,7 +14,7 @@ use super::writer::Stats;
 use super::{Reader, StoreError, Writer};
 use crate::event::{
     CallStackId, ClockPair, CorrelationId, Define, Device, DeviceId, Event, Frame, FrameId, NameId,
-    OpKind, Pid, Process, SampleKind, Shim, StackId, Task, TaskReason, TaskState, Tid,
+    OpKind, Pid, Probes, Process, SampleKind, Shim, StackId, Task, TaskReason, TaskState, Tid,
 };
 use crate::units::Nanos;
 
@@ -98,6 +98,7 @@ struct Before {
     processes: BTreeMap<Pid, Process>,
     devices: BTreeMap<(Pid, DeviceId), Device>,
     shims: BTreeMap<Pid, Shim>,
+    probes: BTreeMap<Pid, Probes>,
     clock: Option<ClockPair>,
 }
 
@@ -144,6 +145,9 @@ impl Before {
             Event::Shim(e) => {
                 self.shims.insert(e.pid, *e);
             }
+            Event::Probes(e) => {
+                self.probes.insert(e.pid, *e);
+            }
             Event::Clock(e) => self.clock = Some(*e),
             Event::Define(_)
             | Event::Interrupt(_)
@@ -185,6 +189,7 @@ impl Before {
         let processes = self.processes.into_values();
         let devices = self.devices.into_values();
         let shims = self.shims.into_values();
+        let probes = self.probes.into_values();
         self.clock
             .map(|e| {
                 Event::Clock(ClockPair {
@@ -197,6 +202,7 @@ impl Before {
             .chain(processes.map(|e| Event::Process(Process { ts: from, ..e })))
             .chain(devices.map(|e| Event::Device(Device { ts: from, ..e })))
             .chain(shims.map(|e| Event::Shim(Shim { ts: from, ..e })))
+            .chain(probes.map(|e| Event::Probes(Probes { ts: from, ..e })))
             .chain(tasks)
             .collect()
     }
@@ -277,6 +283,7 @@ impl Range {
             | Event::Signal(_)
             | Event::GpuInvalid(_)
             | Event::Shim(_)
+            | Event::Probes(_)
             | Event::Clock(_) => event.ts().is_some_and(|ts| self.from <= ts && ts < self.to),
         }
     }
@@ -309,6 +316,7 @@ impl Used {
             },
             Event::Device(e) => self.names.extend([e.name, e.uuid]),
             Event::Shim(e) => self.names.extend([e.reason, e.cupti_path]),
+            Event::Probes(e) => self.names.extend([e.reason]),
             Event::Process(e) => self.names.extend([e.cmdline, e.exe, e.cgroup]),
             Event::Define(_)
             | Event::Exit(_)

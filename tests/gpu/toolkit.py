@@ -37,12 +37,19 @@ def include_flags():
     return ["-I" + os.path.dirname(first("cuda.h", cuda)), "-I" + os.path.dirname(first("cupti.h", cupti))]
 
 
+# The first may be in no place that the loader looks at.
+LIBCUDA = ["/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"]
+
+
+def rpath_flags(linker="-Wl,"):
+    """So that a program finds the driver's library."""
+    return [f"{linker}-rpath,{os.path.dirname(path)}" for path in LIBCUDA[:1] if os.path.exists(path)]
+
+
 def libcuda_flags():
     """Links the stub of the driver's library where there is one: it has the right name and no needs of its own."""
     stubs = [f"{r}/{d}/stubs/libcuda.so" for r in roots() for d in ("lib64", "targets/x86_64-linux/lib")]
-    real = ["/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"]
-    rpaths = [f"-Wl,-rpath,{os.path.dirname(path)}" for path in real[:1] if os.path.exists(path)]
-    return [first("libcuda.so.1", stubs + real), *rpaths]
+    return [first("libcuda.so.1", stubs + LIBCUDA), *rpath_flags()]
 
 
 def build(source, out, cupti=True, shared=False):

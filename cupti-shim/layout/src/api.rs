@@ -90,6 +90,12 @@ pub const fn lookup(domain: Domain, cbid: u32) -> Option<ApiInfo> {
     }
 }
 
+/// The calls of the driver: each with its name and its callback ids. The first id is that of the function
+/// of that name, the second that of its variant for the default stream of a thread.
+pub fn driver_calls() -> impl Iterator<Item = (&'static str, &'static [u32])> {
+    DRIVER.iter().map(|row| (row.name, row.cbids))
+}
+
 struct Row {
     class: Class,
     name: &'static str,

@@ -299,6 +299,6 @@ fn calls_show_how_much_of_their_time_a_device_was_idle() {
         .unwrap();
     assert_eq!(
         (sync.total, sync.idle_overlap),
-        (Nanos(100_000), Nanos(20_000))
+        (Nanos(100_000), Some(Nanos(20_000)))
     );
 }

@@ -3,6 +3,7 @@
 mod device;
 mod gaps;
 mod host;
+mod probed;
 mod random;
 mod sampled;
 pub(super) mod story;

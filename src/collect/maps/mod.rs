@@ -14,6 +14,7 @@
 //! Nothing that waits for a target happens on the caller's thread: maps are read and files opened
 //! by threads of their own, and what they found counts from the next [`AddressSpaces::poll`] on.
 
+mod drivers;
 mod events;
 mod files;
 mod open;
@@ -23,6 +24,12 @@ mod ring;
 mod space;
 mod spaces;
 
+use std::io;
+use std::sync::Arc;
+
+use crate::collect::elf::Elf;
+
+pub use drivers::{is_driver, DriverFiles};
 pub use events::{Counts, FileHint, MapEvent, Mmap, What};
 pub use files::Files;
 pub use ring::MmapEvents;
@@ -31,6 +38,22 @@ pub use spaces::{AddressSpaces, Mapped, Mapping, Options, Place};
 /// A mapped file, as [`Files`] numbers them from 1 on. The BPF programs use the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
+
+/// What a process has mapped executable. Waits for the lock of its memory.
+pub fn executable(proc_pid: u32) -> io::Result<Vec<Mmap>> {
+    proc::read(proc_pid)
+}
+
+/// Opens the files of some of its mappings, where they are what is mapped, and ELF.
+pub fn open(proc_pid: u32, maps: &[Mmap]) -> Vec<Option<Arc<Elf>>> {
+    let opened = open::Opener::new().open(proc_pid, maps).into_iter();
+    opened
+        .map(|file| match file {
+            open::Opened::Elf(elf) => Some(elf),
+            open::Opened::Other(_) | open::Opened::No => None,
+        })
+        .collect()
+}
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,8 @@
 //! A path says little: the file may have been deleted or replaced since, or the process has
 //! another root. So a file counts only when its build id is the one that the kernel saw at the
 //! time, or device and inode are those of the mapping, or it was opened through the mapping
-//! itself (/proc/PID/map_files), which leads to deleted files too.
+//! itself (/proc/PID/map_files), which leads to deleted files too but takes CAP_CHECKPOINT_RESTORE,
+//! which a container does not give even to root.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,10 +14,12 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{fstatfs, BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC};
 
 use super::events::{FileHint, Mmap};
 use super::proc;
@@ -40,6 +43,8 @@ pub(super) enum Opened {
 pub(super) struct Opener {
     known: Mutex<HashMap<Identity, Weak<Elf>>>,
     pub most: usize,
+    /// Files that were not found by their paths, and that must not be opened through their mappings.
+    refused: AtomicU64,
 }
 
 impl Opener {
@@ -48,7 +53,12 @@ impl Opener {
         Opener {
             known: Mutex::default(),
             most: usize::try_from((limit / 2).min(MOST_OPEN)).unwrap_or(512),
+            refused: AtomicU64::new(0),
         }
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Opens the files of `maps`, which were mapped by one process, in their order.
@@ -92,7 +102,9 @@ impl Opener {
 
     fn open_one(&self, proc_pid: u32, mmap: &Mmap) -> Attempt {
         let through = format!("/proc/{proc_pid}/map_files/{:x}-{:x}", mmap.start, mmap.end);
-        if let Ok(opened) = self.open_path(Path::new(&through)) {
+        let through = self.open_path(Path::new(&through));
+        let is_refused = matches!(&through, Err(e) if e.raw_os_error() == Some(libc::EPERM));
+        if let Ok(opened) = through {
             if fits(&opened, &mmap.file) {
                 return Attempt::Sure(opened);
             }
@@ -107,9 +119,16 @@ impl Opener {
         let inside = path.strip_prefix("/").map(|path| root.join(path));
         for path in inside.as_deref().into_iter().chain([path]) {
             match self.open_path(path) {
-                Ok(opened) if fits(&opened, &mmap.file) => return Attempt::Sure(opened),
+                Ok(opened)
+                    if fits(&opened, &mmap.file) || fits_but_for_device(&opened, &mmap.file) =>
+                {
+                    return Attempt::Sure(opened);
+                }
                 Ok(_) | Err(_) => {}
             }
+        }
+        if is_refused {
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         Attempt::Sure(Opened::No)
     }
@@ -177,4 +196,15 @@ fn fits(opened: &Opened, hint: &FileHint) -> bool {
         inode: identity.inode,
     };
     *hint == of_file
+}
+
+/// Whether it is the file of the mapping as far as can be told on a file system that tells stat(2)
+/// another device than maps.
+fn fits_but_for_device(opened: &Opened, hint: &FileHint) -> bool {
+    let (Opened::Elf(elf), FileHint::Inode { inode, .. }) = (opened, hint) else {
+        return false;
+    };
+    let kind = fstatfs(elf.file()).map(|fs| fs.filesystem_type());
+    elf.identity.inode == *inode
+        && kind.is_ok_and(|kind| [OVERLAYFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC].contains(&kind))
 }

@@ -61,6 +61,7 @@ pub(super) struct Reader {
     answers: Receiver<Answer>,
     waiting: usize,
     pub most_open: usize,
+    opener: Arc<Opener>,
 }
 
 impl Reader {
@@ -81,6 +82,7 @@ impl Reader {
             answers,
             waiting: 0,
             most_open: opener.most,
+            opener,
         })
     }
 
@@ -96,6 +98,11 @@ impl Reader {
         let answer = self.answers.try_recv().ok()?;
         self.waiting -= 1;
         Some(answer)
+    }
+
+    /// Files that could not be opened for want of a capability.
+    pub fn refused(&self) -> u64 {
+        self.opener.refused()
     }
 
     /// Requests without an answer yet.

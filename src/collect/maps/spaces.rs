@@ -10,6 +10,7 @@ use super::open::{has_file, Opened};
 use super::reader::{Answer, Reader, Request, Whose};
 use super::space::{Code, Space, Span, MOST_LIVE};
 use super::FileId;
+use crate::collect::process;
 use crate::event::Pid;
 use crate::units::Nanos;
 
@@ -18,9 +19,6 @@ const GRACE: Nanos = Nanos::from_secs(10);
 
 /// Without events, the maps of a process are read again after this when an address is not found.
 const AGE: Nanos = Nanos::from_secs(1);
-
-/// The PID namespace that every kernel starts with has this inode.
-const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -89,12 +87,11 @@ pub struct AddressSpaces {
 
 impl AddressSpaces {
     pub fn new(options: Options) -> io::Result<AddressSpaces> {
-        let namespace = std::fs::read_link("/proc/self/ns/pid");
         Ok(AddressSpaces {
             options,
             spaces: HashMap::new(),
             proc_pids: HashMap::new(),
-            same_pids: namespace.is_ok_and(|link| link.as_os_str() == INIT_PID_NAMESPACE),
+            same_pids: process::in_first_namespace(),
             files: Files::default(),
             reader: Reader::start()?,
             tickets: 0,
@@ -558,6 +555,11 @@ impl AddressSpaces {
     /// Requests to read maps or open files that have no answer yet.
     pub fn waiting(&self) -> usize {
         self.reader.waiting()
+    }
+
+    /// Files that could not be opened for want of a capability.
+    pub fn refused(&self) -> u64 {
+        self.reader.refused()
     }
 
     /// Times that the maps of a process could not be read although it was there.

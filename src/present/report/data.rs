@@ -71,14 +71,19 @@ fn utc(unix_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-pub(super) fn threads(page: &mut Page<'_, impl Write>, threads: &[Thread]) -> io::Result<()> {
+/// `gaps` are known where there are GPU records.
+pub(super) fn threads(
+    page: &mut Page<'_, impl Write>,
+    threads: &[Thread],
+    gaps: bool,
+) -> io::Result<()> {
     if threads.is_empty() {
         return Ok(());
     }
-    let mark = if threads.iter().any(|thread| thread.dispatcher) {
-        " (* its launches ended gaps)"
-    } else {
-        ""
+    let mark = match threads.iter().any(|thread| thread.dispatcher) {
+        true if gaps => " (* its launches ended gaps)",
+        true => " (* it launches)",
+        false => "",
     };
     // Pools are full of threads that sleep all the time.
     let awake: Vec<&Thread> = threads
@@ -149,28 +154,32 @@ pub(super) fn calls(page: &mut Page<'_, impl Write>, calls: &[Call]) -> io::Resu
     if calls.is_empty() {
         return Ok(());
     }
-    heading(
-        page,
-        &format!(
-            "CUDA calls by time in which a GPU was idle{}",
-            cut_note(calls.len(), CALLS)
-        ),
-    )?;
-    let mut table = Table::new(&[
-        Column::Number("GPU IDLE"),
+    let known = calls.iter().any(|call| call.idle_overlap.is_some());
+    let order = if known {
+        "time in which a GPU was idle"
+    } else {
+        "total time"
+    };
+    let note = cut_note(calls.len(), CALLS);
+    heading(page, &format!("CUDA calls by {order}{note}"))?;
+    let mut columns = vec![
         Column::Number("TOTAL"),
         Column::Number("COUNT"),
         Column::Number("MAX"),
         Column::Name("CALL"),
-    ]);
+    ];
+    if known {
+        columns.insert(0, Column::Number("GPU IDLE"));
+    }
+    let mut table = Table::new(&columns);
     for call in calls.iter().take(CALLS) {
-        table.row([
-            call.idle_overlap.to_string(),
-            call.total.to_string(),
-            Count(call.count).to_string(),
-            call.max.to_string(),
-            or_dash(&call.name).to_string(),
-        ]);
+        let (total, count) = (call.total.to_string(), Count(call.count).to_string());
+        let (max, name) = (call.max.to_string(), or_dash(&call.name).to_string());
+        if known {
+            table.row([maybe(call.idle_overlap), total, count, max, name]);
+        } else {
+            table.row([total, count, max, name]);
+        }
     }
     page.table(2, &table)
 }
@@ -201,19 +210,19 @@ pub(super) fn quality(
     let source = match summary.map(|summary| summary.gpu_source) {
         Some(GpuSource::Cupti) => "CUPTI",
         Some(GpuSource::Simulated) => "a simulated GPU",
-        Some(GpuSource::Uprobe) => "probes on the driver",
+        Some(GpuSource::Uprobe) => "none; calls from probes on the driver",
         Some(GpuSource::None) => "none",
         None => "-",
     };
-    page.labelled(
-        Paint::Plain,
-        "  GPU records     ",
-        &format!(
+    let records = match summary.map(|summary| summary.gpu_source) {
+        Some(GpuSource::Uprobe) => source.to_string(),
+        Some(GpuSource::Cupti | GpuSource::Simulated | GpuSource::None) | None => format!(
             "from {source}; {} invalid, {} without their launch",
             Count(quality.invalid_gpu_records),
             Count(quality.unmatched_gpu_records)
         ),
-    )?;
+    };
+    page.labelled(Paint::Plain, "  GPU records     ", &records)?;
     let coverage = quality.gpu_coverage.map_or("-".to_string(), |coverage| {
         format!(
             "{} of the launches came back as GPU records",

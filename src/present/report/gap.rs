@@ -62,7 +62,7 @@ fn length(gap: &Gap) -> Nanos {
 }
 
 /// Seconds since the recording began.
-fn since(start: Nanos, recording_start: Nanos) -> String {
+pub(super) fn since(start: Nanos, recording_start: Nanos) -> String {
     let ns = start.saturating_sub(recording_start).as_u64();
     format!("{}.{:06} s", ns / 1_000_000_000, ns / 1_000 % 1_000_000)
 }

@@ -9,6 +9,7 @@
 mod cause;
 mod data;
 mod gap;
+mod host;
 
 use std::io::{self, Write};
 
@@ -44,7 +45,8 @@ pub fn write_report(
             gap::section(&mut page, gpu, &title(gpu, simulated), meta.start())?;
         }
     }
-    data::threads(&mut page, &report.threads)?;
+    host::sections(&mut page, &report.host_sides, meta.start())?;
+    data::threads(&mut page, &report.threads, !report.gpus.is_empty())?;
     data::kernels(&mut page, &report.kernels)?;
     data::calls(&mut page, &report.calls)?;
     data::quality(&mut page, &report.quality, meta, summary)
@@ -74,7 +76,10 @@ fn warnings(page: &mut Page<'_, impl Write>, quality: &Quality) -> io::Result<()
 }
 
 fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -> io::Result<()> {
-    if report.gpus.is_empty() {
+    if report.gpus.is_empty() && !report.host_sides.is_empty() {
+        let text = "No GPU records: only the host's side of CUDA, from probes on the driver";
+        page.labelled(Paint::Heading, "", text)?;
+    } else if report.gpus.is_empty() {
         // Why is in the warnings above: no CUDA, or CUDA that could not be recorded.
         page.line(Paint::Heading, "No GPU activity in this recording")?;
     }

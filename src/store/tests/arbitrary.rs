@@ -8,9 +8,9 @@ use crate::event::{
     Api, ApiCall, ApiDomain, CallStackId, ClockPair, Context, ContextId, CopyKind, CorrelationId,
     Cpu, CpuWait, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid,
     GpuOp, Interrupt, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId, OpKind,
-    Overhead, OverheadKind, Pid, Process, Role, Sample, SampleKind, Shim, ShimState, Signal,
-    StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task, TaskReason,
-    TaskState, Tid, Wait, Waking,
+    Overhead, OverheadKind, Pid, Probes, Process, Role, Sample, SampleKind, Shim, ShimState,
+    Signal, StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task,
+    TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -40,6 +40,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => overhead().prop_map(Event::Overhead),
         1 => device().prop_map(Event::Device),
         1 => shim().prop_map(Event::Shim),
+        1 => probes().prop_map(Event::Probes),
         1 => process().prop_map(Event::Process),
         1 => clock().prop_map(Event::Clock),
         1 => loss().prop_map(Event::Loss),
@@ -77,10 +78,11 @@ pub(super) fn kind(event: &Event) -> usize {
         Event::CpuWait(_) => 25,
         Event::Migration(_) => 26,
         Event::Define(Define::Endpoint { .. }) => 27,
+        Event::Probes(_) => 28,
     }
 }
 
-pub(super) const KINDS: usize = 28;
+pub(super) const KINDS: usize = 29;
 
 /// Small numbers, which repeat, and now and then any at all.
 fn n64() -> impl Strategy<Value = u64> {
@@ -558,6 +560,15 @@ fn device() -> impl Strategy<Value = Device> {
         id: DeviceId(id),
         name,
         uuid,
+    })
+}
+
+fn probes() -> impl Strategy<Value = Probes> {
+    (nanos(), pid(), n32(), name()).prop_map(|(ts, pid, functions, reason)| Probes {
+        ts,
+        pid,
+        functions,
+        reason,
     })
 }
 
