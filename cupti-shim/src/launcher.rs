@@ -69,6 +69,7 @@ mod tests {
         assert!(!launcher.is_alive());
         std::fs::remove_file(&path).unwrap();
     }
+
     #[test]
     fn the_library_of_another_tool_says_nothing_of_gdiag() {
         let launcher = |path: &str, own: &str| Launcher::of_library(path.into(), Path::new(own));

@@ -1,9 +1,10 @@
 //! The library that gdiag puts into a CUDA process. Its only promise is to do no harm.
 //!
-//! The driver loads it at `cuInit` because `CUDA_INJECTION64_PATH` names it, or gdiag puts it into a
-//! program that runs; either calls [`InitializeInjection`]. It makes the shared memory that gdiag finds, starts one thread,
-//! and sleeps until it is wanted. When it is, CUPTI's activity records are copied from
-//! CUPTI's buffers into the ring of the shared memory, by that thread.
+//! The driver loads it at `cuInit` because `CUDA_INJECTION64_PATH` names it, or gdiag puts it
+//! into a program that runs; either calls [`InitializeInjection`]. It makes the shared memory
+//! that gdiag finds, starts one thread, and sleeps until it is wanted. When it is, CUPTI's
+//! activity records are copied from CUPTI's buffers into the ring of the shared memory, by
+//! that thread.
 //!
 //! ```text
 //!  program's threads ─► CUPTI ─► pool (two callbacks) ─► worker ─► decode ─► output ─► ring ─► gdiag
@@ -17,6 +18,7 @@ mod beat;
 mod cupti;
 mod decode;
 mod environment;
+mod exit;
 mod launcher;
 mod locate;
 mod output;
@@ -96,7 +98,7 @@ fn start() {
                 set_thread_name();
                 guarded(&mut worker, Worker::run);
             }
-            worker::done();
+            exit::done();
             // A thread that ends would give back its stack and run destructors while the program
             // exits; this one just stays.
             loop {
@@ -158,7 +160,7 @@ pub(crate) fn register_exit_handler() {
             return;
         }
         let _ = catch_unwind(|| {
-            worker::finish_within(EXIT_LIMIT, || {
+            exit::finish_within(EXIT_LIMIT, || {
                 // SAFETY: null, or the word in the shared memory, which is never unmapped.
                 if let Some(wanted) = unsafe { WANTED.load(Ordering::Acquire).as_ref() } {
                     sys::futex_wake(wanted, sys::FutexScope::Shared);

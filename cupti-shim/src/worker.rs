@@ -10,7 +10,7 @@
 //! cannot be told from one that has finished, and is left alone.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gdiag_shim_layout::cupti::activity;
@@ -24,7 +24,7 @@ use crate::output::Output;
 use crate::session::{self, Cupti, Refusal, PROBE_CBID};
 use crate::shared::Shared;
 use crate::watch::{Verdict, Watch};
-use crate::{pool, sys};
+use crate::{exit, pool, sys};
 
 const MS: u64 = 1_000_000;
 
@@ -58,11 +58,6 @@ const SEEMS_TAKEN: &str =
     "records stopped coming back: another tool has taken CUPTI over, or one kernel keeps \
                            them all from completing";
 const SHUT_DOWN: &str = "another tool has shut CUPTI down in this process";
-
-/// Set by the exit handler, and answered by [`EXIT_DONE`].
-static EXITING: AtomicBool = AtomicBool::new(false);
-/// Futex. 1: nothing will be written any more.
-static EXIT_DONE: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 enum Phase {
@@ -148,7 +143,12 @@ impl Worker {
     /// Says that the shim is there and collects nothing.
     pub(crate) fn lie_down(&mut self) {
         self.phase = Phase::Dormant;
-        self.leaving_until = Some(sys::monotonic() + LEAVE_WITHIN_MS * MS);
+        // One that never collected has nothing, and sleeps at once.
+        let until = self
+            .cupti
+            .as_ref()
+            .map(|_| sys::monotonic() + LEAVE_WITHIN_MS * MS);
+        self.leaving_until = until;
         self.out.set_state(state::DORMANT, "", self.now());
     }
 
@@ -164,7 +164,7 @@ impl Worker {
     /// Works until the process exits.
     pub(crate) fn run(&mut self) {
         self.decoder.probe = Some((sys::thread_id(), PROBE_CBID));
-        while !EXITING.load(Ordering::Acquire) {
+        while !exit::is_near() {
             self.step();
         }
         self.finish();
@@ -417,7 +417,7 @@ impl Worker {
         loop {
             cupti.flush(false);
             self.drain();
-            let late = sys::monotonic() >= deadline || EXITING.load(Ordering::Acquire);
+            let late = sys::monotonic() >= deadline || exit::is_near();
             if late || !pool::is_out() {
                 return;
             }
@@ -712,33 +712,5 @@ impl Worker {
             // gdiag rings when it has come.
             self.sleep(1, Some(Duration::from_millis(5)));
         }
-    }
-}
-
-/// Nothing will be written any more: lets an exit go on.
-pub(crate) fn done() {
-    EXIT_DONE.store(1, Ordering::Release);
-    sys::futex_wake(&EXIT_DONE, sys::FutexScope::Process);
-}
-
-/// Has the shim's thread send what there is, and waits for it, but never longer than this. The
-/// thread does it, not the caller, because CUPTI may hang now and an exit may not.
-pub(crate) fn finish_within(limit: Duration, wake_dormant: impl Fn()) {
-    EXITING.store(true, Ordering::Release);
-    let start = sys::monotonic();
-    while EXIT_DONE.load(Ordering::Acquire) == 0 {
-        let spent = sys::monotonic().saturating_sub(start);
-        let Some(left) = limit.checked_sub(Duration::from_nanos(spent)) else {
-            return;
-        };
-        // Again and again: the thread may have been about to sleep the last time.
-        pool::ring_bell();
-        wake_dormant();
-        sys::futex_wait(
-            &EXIT_DONE,
-            0,
-            Some(left.min(Duration::from_millis(5))),
-            sys::FutexScope::Process,
-        );
     }
 }

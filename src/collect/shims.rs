@@ -272,9 +272,11 @@ impl Shim {
     }
 
     /// Leaves it dormant and free for another gdiag, unless it is that one's already.
-    fn give_back(&self) {
+    fn give_back(&mut self) {
         if self.is_ours() {
             self.release();
+            // It keeps the memory of what was not read.
+            let _ = self.consumer.drain(&mut self.scratch, |_, _| {});
             let collector = &self.mapping.control().collector;
             let _ = collector.compare_exchange(own_id(), 0, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -459,7 +461,7 @@ impl Shims {
         let Some(index) = self.shims.iter().position(|s| s.pid == pid) else {
             return;
         };
-        let shim = self.shims.swap_remove(index);
+        let mut shim = self.shims.swap_remove(index);
         shim.give_back();
         if let Ok(mut list) = self.beating.lock() {
             list.retain(|m| !Arc::ptr_eq(m, &shim.mapping));
@@ -482,7 +484,7 @@ impl Shims {
 
 impl Drop for Shims {
     fn drop(&mut self) {
-        for shim in &self.shims {
+        for shim in &mut self.shims {
             shim.give_back();
         }
         self.stop.store(true, Ordering::Relaxed);

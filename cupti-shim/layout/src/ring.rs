@@ -350,12 +350,8 @@ fn spare_pages(head: u64, tail: u64, ring_bytes: u64, page_bytes: u64) -> [(usiz
     let start = place.next_multiple_of(page_bytes);
     let end = (place + ring_bytes - unread) & !(page_bytes - 1);
     let to_end = end.min(ring_bytes).saturating_sub(start);
-    let from_start = end.saturating_sub(ring_bytes.max(start));
-    let from = start.saturating_sub(ring_bytes);
-    [
-        (start as usize, to_end as usize),
-        (from as usize, from_start as usize),
-    ]
+    let from_start = end.saturating_sub(ring_bytes);
+    [(start as usize, to_end as usize), (0, from_start as usize)]
 }
 
 /// Private memory for one record. One serves any number of consumers.
