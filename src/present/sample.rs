@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::report::{
-    Blame, Call, CauseRow, Gap, Gpu, Hop, Kernel, NextOp, OpenedBy, Part, Quality, Report, Stack,
-    Thread, ThreadRef, Waker,
+    Blame, Call, CallTimes, Caller, CauseRow, Gap, Gpu, Hop, HostSide, Kernel, NextOp, OpenedBy,
+    Part, Pause, Quality, Report, Stack, Thread, ThreadRef, Waker,
 };
 use crate::event::{CorrelationId, Pid, StreamId, Tid};
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
@@ -195,6 +195,75 @@ pub(super) fn report() -> Report {
             Call { name: "cudaStreamSynchronize".to_string(), count: 1_000, total: us(900_000), max: us(12_304), idle_overlap: Some(us(410_000)) },
             Call { name: "cudaLaunchKernel".to_string(), count: 182_004, total: us(1_100_000), max: us(88), idle_overlap: Some(us(120_000)) },
         ],
+    }
+}
+
+/// A process of which CUPTI recorded nothing.
+pub(super) fn host_only() -> Report {
+    let reason = "another tool holds CUPTI (dcgm)";
+    let caller = |who, launches, sync| Caller {
+        who,
+        calls: launches + 9,
+        launches,
+        times: CallTimes {
+            launch: us(4 * launches),
+            copy: us(12_000),
+            sync: us(sync),
+            memory: us(310),
+            other: Nanos::ZERO,
+        },
+    };
+    let pause = |start: u64, us: u64, open, doing: &[(&str, u64)]| Pause {
+        start: at(start),
+        end: at(start + us),
+        open,
+        doing: doing
+            .iter()
+            .map(|&(what, us)| (what.to_string(), Nanos::from_micros(us)))
+            .collect(),
+    };
+    let waits = [
+        ("cuStreamSynchronize", 11_900),
+        ("running", 300),
+        ("runnable (preempted)", 100),
+    ];
+    let reads = [
+        ("blocked (read, /data/train-00017.tar)", 3_000),
+        ("running", 400),
+    ];
+    Report {
+        quality: Quality {
+            events: 1_234_567,
+            max_clock_error: Some(Nanos(1_240)),
+            warnings: vec![
+                "no GPU operations were recorded: idle time cannot be diagnosed".to_string(),
+                format!("pid 4711: the host's side only, by probes on the CUDA driver, because {reason}: what a GPU did for it is not known"),
+            ],
+            ..Quality::default()
+        },
+        host_sides: vec![HostSide {
+            pid: Pid(4711),
+            comm: "python3".to_string(),
+            reason: reason.to_string(),
+            from: at(104_000),
+            watched: us(10_296_000),
+            callers: vec![
+                caller(trainer(), 182_004, 900_000),
+                caller(loader(), 0, 0),
+            ],
+            pauses: vec![
+                pause(10_200_000, 200_000, true, &[("blocked (futex)", 200_000)]),
+                pause(3_204_518, 12_300, false, &waits),
+                pause(5_100_000, 3_400, false, &reads),
+            ],
+        }],
+        gpus: Vec::new(),
+        kernels: Vec::new(),
+        calls: vec![
+            Call { name: "cuStreamSynchronize".to_string(), count: 1_000, total: us(900_000), max: us(12_304), idle_overlap: None },
+            Call { name: "cuLaunchKernel".to_string(), count: 182_004, total: us(728_016), max: us(88), idle_overlap: None },
+        ],
+        ..report()
     }
 }
 

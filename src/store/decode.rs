@@ -187,6 +187,7 @@ impl Fields<'_, '_> {
             record::OVERHEAD => self.overhead().map(Event::Overhead),
             record::DEVICE => self.device().map(Event::Device),
             record::SHIM => self.shim().map(Event::Shim),
+            record::PROBED_CALL => self.probed_call().map(Event::ApiCall),
             record::PROBES => self.probes().map(Event::Probes),
             record::PROCESS => self.process().map(Event::Process),
             record::CLOCK => self.clock().map(Event::Clock),
@@ -551,6 +552,24 @@ impl Fields<'_, '_> {
             cupti_version: self.int()?,
             simulated: self.byte()? != 0,
             state: self.code(format::shim_from)?,
+        })
+    }
+
+    fn probed_call(&mut self) -> Decoded<ApiCall> {
+        let (start, end) = self.interval(Lane::Api)?;
+        let pid = Pid(self.tid()?);
+        let tid = Tid(self.tid()?);
+        let result = self.int()?;
+        let cbid = self.int()?;
+        let domain = self.code(format::domain_from)?;
+        Ok(ApiCall {
+            pid,
+            tid,
+            api: Api { domain, cbid },
+            start,
+            end,
+            correlation: ApiCall::PROBED,
+            result,
         })
     }
 

@@ -77,6 +77,9 @@ impl Encoder {
             Event::Sample(e) => self.framed(record::SAMPLE, |out| out.sample(e)),
             Event::GpuOp(e) => self.framed(record::GPU_OP, |out| out.gpu_op(e)),
             Event::GpuInvalid(e) => self.framed(record::GPU_INVALID, |out| out.gpu_invalid(e)),
+            Event::ApiCall(e) if e.correlation == ApiCall::PROBED => {
+                self.framed(record::PROBED_CALL, |out| out.probed_call(e));
+            }
             Event::ApiCall(e) => self.framed(record::API_CALL, |out| out.api_call(e)),
             Event::Sync(e) => self.framed(record::SYNC, |out| out.sync(e)),
             Event::Overhead(e) => self.framed(record::OVERHEAD, |out| out.overhead(e)),
@@ -482,6 +485,15 @@ impl Encoder {
         self.num(e.cupti_version);
         self.bytes.push(u8::from(e.simulated));
         self.num(format::shim_code(e.state));
+    }
+
+    fn probed_call(&mut self, e: &ApiCall) {
+        self.interval(Lane::Api, e.start, e.end);
+        self.tid(e.pid.0);
+        self.tid(e.tid.0);
+        self.num(e.result);
+        self.num(e.api.cbid);
+        self.num(format::domain_code(e.api.domain));
     }
 
     fn probes(&mut self, e: &Probes) {

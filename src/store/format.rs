@@ -267,6 +267,7 @@ pub(super) mod record {
     pub(in crate::store) const ENDPOINT: u8 = 25;
     // Since 1.3.
     pub(in crate::store) const PROBES: u8 = 26;
+    pub(in crate::store) const PROBED_CALL: u8 = 27;
 
     /// A tid is one byte that names a slot of the chunk's table, or this and the tid as a varint.
     pub(in crate::store) const TID_LITERAL: u8 = 255;

@@ -33,7 +33,7 @@
 //! 1.1 added samples, the frames and stacks they are made of, and the functions at a frame.
 //! 1.2 added long waits for a CPU, endpoints, migrations of managed memory, threads that are followed, and
 //! whether a sampled thread collects garbage.
-//! 1.3 added calls that probes on the driver measured, which have correlation id 0, and since when there are probes.
+//! 1.3 added calls that probes on the driver measured, and since when there are probes.
 #![forbid(unsafe_code)]
 
 mod chunks;

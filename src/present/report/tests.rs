@@ -29,11 +29,31 @@ fn the_sample_report_is_the_golden_one() {
     sample::assert_golden("report-140.txt", &printed(&sample::report(), style(140)));
 }
 
+#[test]
+fn a_host_without_its_gpu_is_told_as_such() {
+    let mut out = Vec::new();
+    let summary = Summary {
+        gpu_source: GpuSource::Uprobe,
+        ..sample::summary()
+    };
+    let (report, meta) = (sample::host_only(), sample::meta());
+    write_report(&mut out, &report, &meta, Some(&summary), &style(80)).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    sample::assert_golden("host-80.txt", &text);
+    // Nothing of a GPU is known, so nothing is said to have been idle, nor why.
+    assert!(!text.contains("idle 0") && !text.contains("fix:"), "{text}");
+}
+
 /// Check that hostile names neither break the layout nor reach the terminal raw.
 #[test]
 fn every_line_keeps_to_the_width_and_controls_nothing() {
     for width in [80, 81, 100, 140, 160] {
-        for report in [sample::report(), sample::hostile(), sample::unknowable()] {
+        for report in [
+            sample::report(),
+            sample::hostile(),
+            sample::unknowable(),
+            sample::host_only(),
+        ] {
             let text = printed(
                 &report,
                 Style {

@@ -7,7 +7,7 @@
  *   twin N     as launch, from another thread
  *   fork N     as launch, in a child that has no other memory than this process had
  *   hang MS    launches MS ms of work and waits for it
- *   cost N     prints the ns that one of N launches takes, least of 5 times
+ *   cost N     prints the ns that one of N launches takes, least of 100 times
  */
 #include "../gpuload/gpu.h"
 
@@ -49,7 +49,7 @@ static void cost(long count)
 {
 	double least = 1e18;
 
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 100; i++) {
 		long start = now();
 
 		launch(count);
