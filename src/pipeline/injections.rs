@@ -10,6 +10,8 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use gdiag_shim_layout::ENV_DISABLE;
+
 use crate::collect::inject::{self, Failure, Injected};
 use crate::collect::{process, shim_file, shims};
 use crate::event::Pid;
@@ -145,8 +147,12 @@ fn start(
             if process::environment_has(proc_pid, shim_file::INJECTION, shim_file::FILE_NAME) {
                 thread::sleep(CARRIED_WITHIN);
             }
-            let missing = shims::is_missing(proc_pid);
-            let result = missing.then(|| inject::inject(proc_pid));
+            let result = shims::is_missing(proc_pid).then(|| {
+                if process::environment_has(proc_pid, ENV_DISABLE, "1") {
+                    return Err(Failure::Disabled);
+                }
+                inject::inject(proc_pid)
+            });
             // Nobody may be left to hear it.
             let _ = sender.send((pid, result));
         })

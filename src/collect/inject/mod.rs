@@ -27,6 +27,7 @@ mod waits;
 use std::fmt;
 use std::fs;
 
+use gdiag_shim_layout::ENV_DISABLE;
 use nix::errno::Errno;
 
 use crate::event::Tid;
@@ -57,6 +58,8 @@ pub enum Failure {
     /// Of the machine, for which there is no code to inject.
     Architecture,
     NotGlibc,
+    /// By its environment.
+    Disabled,
     /// Its threads have shadow stacks, which would take the code for an attack.
     ShadowStack,
     /// A system call filter would punish it for this call; empty when the filter cannot be read.
@@ -83,6 +86,7 @@ impl Failure {
             | Failure::Refused(_)
             | Failure::Architecture
             | Failure::NotGlibc
+            | Failure::Disabled
             | Failure::ShadowStack
             | Failure::Filtered(_)
             | Failure::NoRoom(_)
@@ -110,6 +114,7 @@ impl fmt::Display for Failure {
             Failure::Traced(pid) => write!(f, "process {pid} is tracing it, as a debugger does"),
             Failure::Stopped => f.write_str("it is stopped; record again after SIGCONT"),
             Failure::Architecture => f.write_str("gdiag can do it on x86-64 only"),
+            Failure::Disabled => write!(f, "{ENV_DISABLE}=1 is set in its environment"),
             Failure::NotGlibc => f.write_str("its C library is not the GNU one"),
             Failure::ShadowStack => f.write_str("it uses shadow stacks"),
             Failure::Filtered("") => f.write_str("its system call filter (seccomp) cannot be read"),

@@ -46,8 +46,6 @@ pub fn initialise() {
     *progress = Progress::Now(me);
     drop(progress);
     map_cupti();
-    // As in the real driver, from its first use on.
-    runtime::get().start_event_thread();
     inject();
     *runtime::lock(&PROGRESS) = Progress::Done;
     FINISHED.notify_all();
