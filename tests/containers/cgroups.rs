@@ -149,11 +149,11 @@ fn a_container_is_recorded_by_its_id() {
     with_gpu(
         &mut command,
         &simgpu(),
-        Library::Carried,
+        Library::Injected,
         &install(dir.path()),
     );
     let container = Running::start(&mut command);
-    let pid = container.find_gpu("gpuload", Library::Carried);
+    let pid = container.find_gpu("gpuload", Library::Injected);
 
     let first = &id[..9];
     let r = recorded_until(&["--container", first, "-d", "1s"], Recorded::is_clear);

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use support::{
     can_run, compile, gdiag, install, record, record_confined, recorded, recorded_until, simgpu,
-    until, with_gpu, Library, Recorded, Running,
+    until, with_gpu, Library, Recorded, Running, WAYS,
 };
 
 /// What makes a container of a process: options of unshare(1).
@@ -52,9 +52,9 @@ fn a_target_in_namespaces_of_its_own_is_recorded_from_outside() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for (options, inner) in [
+    let containers = [
         (CONTAINER, Some(1)),
-        (&["--net", "--cgroup"], None),
+        (&["--net", "--cgroup"] as &[&str], None),
         (
             &[
                 "--user",
@@ -69,8 +69,12 @@ fn a_target_in_namespaces_of_its_own_is_recorded_from_outside() {
             ],
             Some(1),
         ),
-    ] {
-        let (_container, pid) = gpuload(options, Library::Carried, dir.path());
+    ];
+    let each = WAYS
+        .iter()
+        .flat_map(|way| containers.iter().map(move |c| (*way, *c)));
+    for (library, (options, inner)) in each {
+        let (_container, pid) = gpuload(options, library, dir.path());
         let r = recorded_until(&["-p", &pid.to_string(), "-d", "1s"], Recorded::is_clear);
         r.assert_dispatched_by(pid);
         let task = r.tasks.iter().find(|task| task.tid.0 == pid).unwrap();
@@ -79,27 +83,37 @@ fn a_target_in_namespaces_of_its_own_is_recorded_from_outside() {
             (inner.unwrap_or(pid), inner.unwrap_or(pid))
         );
         assert!(r.targets().contains(&(pid, "gpuload")), "{:?}", r.targets());
-        assert!(r.has_function("main"), "{options:?}: {:?}", r.frames());
+        assert!(
+            r.names_functions_of("/gpuload"),
+            "{options:?}: {:?}",
+            r.frames()
+        );
         let process = r
             .processes
             .iter()
             .find(|process| process.pid.0 == pid)
             .unwrap();
         assert!(r.name(process.cgroup).starts_with('/'));
-        assert!(r.warnings().is_empty(), "{:?}", r.warnings());
+        assert!(r.has_all_of_the_gpu(), "{:?}", r.warnings());
     }
 }
 
 #[test]
-fn a_program_without_the_library_is_named_by_the_hosts_pid() {
+fn probes_on_the_driver_of_a_container_name_the_hosts_threads() {
     if !can_run() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (_container, pid) = gpuload(CONTAINER, Library::Without, dir.path());
-    let r = recorded(&["-p", &pid.to_string(), "-d", "300ms", "--no-inject"]);
-    let expected = format!("process {pid} uses CUDA");
-    assert!(r.warnings()[0].starts_with(&expected), "{:?}", r.warnings());
+    let (_container, pid) = gpuload(CONTAINER, Library::Injected, dir.path());
+    let r = recorded(&["-p", &pid.to_string(), "-d", "1s", "--no-inject"]);
+    assert!(r.ops.is_empty());
+    assert_eq!(r.launching(), [(pid, pid)]);
+    let of = format!("pid {pid}: the host's side only");
+    assert!(
+        r.warnings().iter().any(|w| w.starts_with(&of)),
+        "{:?}",
+        r.warnings()
+    );
 }
 
 /// What a program needs to run with another root: itself, its libraries, the loader.
@@ -115,6 +129,12 @@ fn a_target_with_another_root_has_its_libraries_elsewhere() {
     if !can_run() {
         return;
     }
+    for library in WAYS {
+        records_with_another_root(library);
+    }
+}
+
+fn records_with_another_root(way: Library) {
     let root = tempfile::tempdir().unwrap();
     let inside = |path: &str| root.path().join(path.trim_start_matches('/'));
     for dir in [
@@ -159,9 +179,9 @@ fn a_target_with_another_root_has_its_libraries_elsewhere() {
         .args(LOAD);
     let library = Path::new("/gpu").join(library.file_name().unwrap());
     let libraries = Path::new("/gpu:/strange/libs");
-    with_gpu(&mut command, libraries, Library::Carried, &library);
+    with_gpu(&mut command, libraries, way, &library);
     let container = Running::start(&mut command);
-    let pid = container.find_gpu("gpuload", Library::Carried);
+    let pid = container.find_gpu("gpuload", way);
 
     let in_libc = |(file, function): &(String, String)| {
         file.starts_with("/strange/libs/libc.so") && !function.is_empty()
@@ -172,7 +192,7 @@ fn a_target_with_another_root_has_its_libraries_elsewhere() {
     r.assert_dispatched_by(pid);
     let frames = r.frames();
     let in_program =
-        |(file, function): &(String, String)| file == "/bin/gpuload" && function == "main";
+        |(file, function): &(String, String)| file == "/bin/gpuload" && !function.is_empty();
     assert!(frames.iter().any(in_program), "{frames:?}");
     assert!(frames.iter().any(in_libc), "{frames:?}");
 }
@@ -216,24 +236,18 @@ fn the_containers_own_file_counts_and_not_the_hosts_of_the_same_path() {
         let container = Running::start(&mut command);
         let pid = container.find("worker");
         let r = recorded_until(&["-p", &pid.to_string(), "-F", "999", "-d", "1s"], |r| {
-            r.has_function("main")
+            r.has_function("function_of_container")
         });
         let frames = r.frames();
-        assert!(
-            r.has_function("function_of_container") && r.has_function("main"),
-            "{frames:?}"
-        );
+        assert!(r.has_function("function_of_container"), "{frames:?}");
         assert!(!r.has_function("function_of_the_host_"), "{frames:?}");
 
         // By the path in the container's root, since its mappings are not to be opened.
         let pid = pid.to_string();
         let confined = || record_confined(&["-p", &pid, "-F", "999", "-d", "1s"]);
-        let r = until(confined, |r| r.has_function("main"));
+        let r = until(confined, |r| r.has_function("function_of_container"));
         let frames = r.frames();
-        assert!(
-            r.has_function("function_of_container") && r.has_function("main"),
-            "{frames:?}"
-        );
+        assert!(r.has_function("function_of_container"), "{frames:?}");
         assert!(!r.has_function("function_of_the_host_"), "{frames:?}");
         assert!(
             !r.warnings().iter().any(|w| w.contains("CAP_")),
@@ -242,21 +256,17 @@ fn the_containers_own_file_counts_and_not_the_hosts_of_the_same_path() {
         );
         // A file without a path cannot be opened.
         fs::remove_file(at("worker")).unwrap();
-        let r = until(confined, |r| r.has_function("function_of_container"));
-        assert!(!r.has_function("main"));
         let why =
             |w: &&str| w.contains("could not be opened") && w.contains("CAP_CHECKPOINT_RESTORE");
-        assert_eq!(
-            r.warnings().into_iter().filter(why).count(),
-            1,
-            "{:?}",
-            r.warnings()
-        );
+        let told = |r: &Recorded| r.warnings().into_iter().filter(why).count();
+        let r = until(confined, |r| told(r) > 0);
+        assert_eq!(told(&r), 1, "{:?}", r.warnings());
+        assert!(!r.has_function("main"));
     }
 }
 
 /// A script in a container, in which `$GDIAG` records into `$FILE`.
-fn inside(script: &str) -> Recorded {
+fn inside(script: &str, library: Library) -> Recorded {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let mut command = unshare(CONTAINER);
@@ -265,12 +275,7 @@ fn inside(script: &str) -> Recorded {
         .args(LOAD)
         .env("GDIAG", env!("CARGO_BIN_EXE_gdiag"))
         .env("FILE", &path);
-    with_gpu(
-        &mut command,
-        &simgpu(),
-        Library::Carried,
-        &install(dir.path()),
-    );
+    with_gpu(&mut command, &simgpu(), library, &install(dir.path()));
     command.env(
         "PATH",
         format!("{}:{}", simgpu().display(), std::env::var("PATH").unwrap()),
@@ -287,21 +292,28 @@ fn inside_a_container_its_own_pids_count() {
     }
     let load = "gpuload --seconds 600 --kernels 4 --host-us 100 >&2";
     // The workload itself, a parent of it, and one that is in yet another namespace.
-    for (start, inner) in [
+    let starts = [
         (format!("{load} & "), Some(2)),
         (format!("sh -c '{load}; true' & "), None),
         (
             format!("unshare --pid --fork --kill-child --mount-proc --mount {load} & "),
             Some(1),
         ),
-    ] {
+    ];
+    let each = WAYS
+        .iter()
+        .flat_map(|way| starts.iter().map(move |start| (*way, start)));
+    for (library, (start, inner)) in each {
+        let ready = library.ready();
         let script = format!(
-            "{start} P=$!; until grep -qs gdiag-shim /proc/[0-9]*/task/*/comm; do sleep 0.02; done; \
+            "{start} P=$!; until grep -qs {ready} /proc/[0-9]*/task/*/comm; do sleep 0.02; done; \
              $GDIAG record -o $FILE -p $P -d 1s; S=$?; kill -9 $P; exit $S"
         );
         // On a busy machine, what a stack needs may come late.
-        let r = (0..4).map(|_| inside(&script)).find(Recorded::is_clear);
-        let r = r.unwrap_or_else(|| inside(&script));
+        let r = (0..4)
+            .map(|_| inside(&script, library))
+            .find(Recorded::is_clear);
+        let r = r.unwrap_or_else(|| inside(&script, library));
         let task = r
             .tasks
             .iter()
@@ -313,8 +325,12 @@ fn inside_a_container_its_own_pids_count() {
             "{start}: {task:?}"
         );
         r.assert_dispatched_by(task.pid.0);
-        assert!(r.has_function("main"), "{start}: {:?}", r.frames());
-        assert!(r.warnings().is_empty(), "{:?}", r.warnings());
+        assert!(
+            r.names_functions_of("/gpuload"),
+            "{start}: {:?}",
+            r.frames()
+        );
+        assert!(r.has_all_of_the_gpu(), "{:?}", r.warnings());
     }
 }
 
@@ -325,7 +341,7 @@ fn inside_a_container_a_command_is_launched_and_recorded() {
     }
     let script = "unset CUDA_INJECTION64_PATH; \
                   $GDIAG record -o $FILE -- gpuload --steps 200 >&2";
-    let r = inside(script);
+    let r = inside(script, Library::Carried);
     let task = r
         .tasks
         .iter()

@@ -82,9 +82,21 @@ pub fn compile(out: &Path, code: &str, arguments: &[&str]) {
 pub enum Library {
     /// It is started with CUDA_INJECTION64_PATH.
     Carried,
-    /// Not at all.
-    Without,
+    /// gdiag puts it into the running program.
+    Injected,
 }
+
+impl Library {
+    /// The name of the thread that says that a program can be recorded.
+    pub fn ready(self) -> &'static str {
+        match self {
+            Library::Carried => "gdiag-shim",
+            Library::Injected => "cuda-EvtHandlr",
+        }
+    }
+}
+
+pub const WAYS: [Library; 2] = [Library::Carried, Library::Injected];
 
 /// Writes the library into a directory of a container. What to set is the result.
 pub fn install(dir: &Path) -> PathBuf {
@@ -101,7 +113,7 @@ pub fn with_gpu(command: &mut Command, simgpu: &Path, library: Library, path: &P
         .env("GDIAG_SIM_SYNC", "block");
     match library {
         Library::Carried => command.env("CUDA_INJECTION64_PATH", path),
-        Library::Without => command.env_remove("CUDA_INJECTION64_PATH"),
+        Library::Injected => command.env_remove("CUDA_INJECTION64_PATH"),
     };
 }
 
@@ -149,10 +161,7 @@ impl Running {
     /// The same, once it has come to use its GPU.
     pub fn find_gpu(&self, comm: &str, library: Library) -> u32 {
         let pid = self.find(comm);
-        let last = match library {
-            Library::Carried => "gdiag-shim",
-            Library::Without => "cuda-EvtHandlr",
-        };
+        let last = library.ready();
         wait_until("it uses CUDA", || {
             threads(pid).iter().any(|name| name == last)
         });
@@ -276,11 +285,24 @@ impl Recorded {
         self.frames().iter().any(|(_, function)| function == name)
     }
 
-    /// Stacks were walked to their end, and gaps were diagnosed: the first launches after CUPTI was
-    /// switched on may be too many without an operation.
+    /// Whether a function of this file is known by its name.
+    pub fn names_functions_of(&self, file: &str) -> bool {
+        self.frames()
+            .iter()
+            .any(|(of, function)| of.ends_with(file) && !function.is_empty())
+    }
+
+    /// Whether gaps were diagnosed, and functions of the workload have names.
     pub fn is_clear(&self) -> bool {
         let gaps = self.json["gpus"][0]["gaps"].as_array();
-        self.has_function("main") && gaps.is_some_and(|gaps| !gaps.is_empty())
+        self.names_functions_of("/gpuload") && gaps.is_some_and(|gaps| !gaps.is_empty())
+    }
+
+    /// Whether nothing is missing but what a busy machine had no time for.
+    pub fn has_all_of_the_gpu(&self) -> bool {
+        self.warnings()
+            .iter()
+            .all(|warning| warning.contains("stacks"))
     }
 
     pub fn warnings(&self) -> Vec<&str> {
@@ -291,18 +313,22 @@ impl Recorded {
             .collect()
     }
 
+    /// Pids and tids of the threads that launch.
+    pub fn launching(&self) -> Vec<(u32, u32)> {
+        let threads = self.json["threads"].as_array().unwrap().iter();
+        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        threads
+            .filter(|thread| thread["launches"].as_u64() > Some(0))
+            .map(|thread| (number(&thread["pid"]), number(&thread["tid"])))
+            .collect()
+    }
+
     /// Checks that the GPU's work is that of a thread with this id on the host.
     pub fn assert_dispatched_by(&self, pid: u32) {
         assert!(self.ops.len() > 50, "{} operations", self.ops.len());
         assert!(self.ops.iter().all(|op| op.pid.0 == pid));
-        let threads = self.json["threads"].as_array().unwrap();
-        let launching: Vec<_> = threads
-            .iter()
-            .filter(|thread| thread["launches"].as_u64() > Some(0))
-            .map(|thread| (thread["pid"].as_u64(), thread["tid"].as_u64()))
-            .collect();
+        assert_eq!(self.launching(), [(pid, pid)]);
         let pid = Some(u64::from(pid));
-        assert_eq!(launching, [(pid, pid)], "{threads:?}");
         let gaps = self.json["gpus"][0]["gaps"].as_array().unwrap();
         let ended = gaps
             .iter()
