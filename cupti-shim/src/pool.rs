@@ -24,6 +24,8 @@ pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 const MAX_BUFFERS: u32 = 64;
 const FIRST_BUFFERS: u32 = 8;
 const GROW_BY: u32 = 4;
+/// So many can still be had while nothing is collected.
+const KEPT: usize = 4;
 /// With fewer free buffers than this the pool grows, as long as it may.
 const LOW: u32 = 4;
 
@@ -71,8 +73,14 @@ pub(crate) fn reserve(next_record: GetNextRecord) -> Result<(), String> {
             .map_err(|e| format!("cannot reserve memory for activity buffers: {e}"))?;
         BASE.store(base.as_ptr(), Ordering::Release);
     }
-    let free = FREE.load(Ordering::Relaxed).count_ones();
-    grow(FIRST_BUFFERS.saturating_sub(free));
+    // Those that were kept may have no memory behind them.
+    let kept = FREE.swap(0, Ordering::Acquire);
+    for i in bits(kept) {
+        // SAFETY: nobody has this buffer now, and it is all zeroes.
+        unsafe { sys::populate(buffer_at(i), BUFFER_BYTES) };
+    }
+    FREE.fetch_or(kept, Ordering::Release);
+    grow(FIRST_BUFFERS.saturating_sub(kept.count_ones()));
     Ok(())
 }
 
@@ -104,16 +112,19 @@ pub(crate) fn grow_if_low() {
     }
 }
 
-/// Gives back the memory of the buffers that are free; [`reserve`] makes them anew. For the shim's
-/// thread, while nothing is collected.
+/// Gives back the memory of the buffers that are free; [`reserve`] puts it behind them again. For the
+/// shim's thread, while nothing is collected.
 pub(crate) fn give_back() {
     // Taken like this, no program's thread can take them meanwhile.
-    for i in bits(FREE.swap(0, Ordering::Acquire)) {
+    let free = FREE.swap(0, Ordering::Acquire);
+    for (n, i) in bits(free).enumerate() {
         // SAFETY: the bit said that nobody has the buffer, and that it is all zeroes.
-        if unsafe { sys::give_back(buffer_at(i), BUFFER_BYTES) } {
-            MADE.fetch_and(!(1 << i), Ordering::Relaxed);
-        } else {
+        let given_back = unsafe { sys::give_back(buffer_at(i), BUFFER_BYTES) };
+        // A call that began while it was recorded may yet end, and want a buffer for that.
+        if n < KEPT || !given_back {
             FREE.fetch_or(1 << i, Ordering::Release);
+        } else {
+            MADE.fetch_and(!(1 << i), Ordering::Relaxed);
         }
     }
 }
@@ -392,8 +403,13 @@ mod tests {
             late.add(7).write(0xFF);
         }
         give_back();
-        assert_eq!((resident(), request().1), (2, DISCARD_BYTES));
+        assert_eq!(resident(), 2);
         assert!(is_out());
+        let (wanted_later, size) = request();
+        assert_eq!(size, BUFFER_BYTES);
+        // SAFETY: that large and ours.
+        unsafe { wanted_later.add(7).write(0xFF) };
+        complete(wanted_later, 8);
         complete(late, 8);
         discard_late();
         give_back();
