@@ -176,7 +176,9 @@ impl Drivers {
             }
         }
         self.take_answers(now, names, sink);
-        let Some(probes) = &self.probes else { return };
+        let Some(probes) = &mut self.probes else {
+            return;
+        };
         for (&pid, target) in &mut self.targets {
             if let State::Due { at, pause } = target.state {
                 if at <= now {
