@@ -71,8 +71,8 @@ impl Method {
     fn of(vmlinux: &Btf<'_>) -> Method {
         let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_attach_type");
         let has = |name: &str| {
-            let mut values = known.iter().flat_map(|known| known.iter());
-            values.any(|v| v.name.is_some_and(|n| n == name))
+            let named = |v: btf::types::EnumMember<'_>| v.name.is_some_and(|n| n == name);
+            known.as_ref().is_some_and(|known| known.iter().any(named))
         };
         if has("BPF_TRACE_UPROBE_SESSION") {
             Method::Session
