@@ -127,12 +127,13 @@ impl DriverProbes {
     /// Loads the programs. Their records come out of the ring buffers of `bpf`.
     pub fn start(bpf: &Bpf) -> Result<DriverProbes> {
         let vmlinux = Btf::from_vmlinux().context("no BTF")?;
-        match Method::of(&vmlinux) {
-            Method::Session => DriverProbes::start_with(bpf, Method::Session)
-                // What tells begin from return was another function in some kernels.
-                .or_else(|_| DriverProbes::start_with(bpf, Method::Many)),
-            method @ (Method::Many | Method::Each) => DriverProbes::start_with(bpf, method),
-        }
+        // What tells begin from return in a session may be another function in later kernels.
+        let best = Method::of(&vmlinux);
+        [Method::Session, Method::Many]
+            .into_iter()
+            .filter(|&method| method >= best)
+            .find_map(|method| DriverProbes::start_with(bpf, method).ok())
+            .map_or_else(|| DriverProbes::start_with(bpf, Method::Each), Ok)
     }
 
     /// As [`start`](Self::start), in one of the ways that the kernel knows.
@@ -177,6 +178,12 @@ impl DriverProbes {
                 returns: program(&skel.progs.call_return)?,
             },
         };
+        if let Programs::Many { entry, .. } = &programs {
+            anyhow::ensure!(
+                attach::many_sees_all_threads(entry),
+                "this kernel sees calls of the first thread alone"
+            );
+        }
         let (worker, requests) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         std::thread::Builder::new()
