@@ -93,6 +93,31 @@ struct {
 	__type(value, struct cpu_losses);
 } losses SEC(".maps");
 
+/* Calls of the CUDA driver inside of calls: its functions seldom use each other by their exported names. */
+#define MAX_CALL_DEPTH 4
+
+/* A call of the driver that has not returned, while probes measure them. */
+struct open_call {
+	u64 start_ns; /* 0: it was sent already */
+	u64 sp;	      /* as it will be after the return */
+	u64 ra;	      /* where it returns to; on the stack is the kernel's address instead */
+	u32 cbid;
+	u32 pad;
+};
+
+struct driver_task {
+	u32 watch;
+	u32 depth;
+	struct open_call calls[MAX_CALL_DEPTH]; /* the innermost is the last of `depth` */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct driver_task);
+} driver_tasks SEC(".maps");
+
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

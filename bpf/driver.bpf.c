@@ -14,9 +14,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Calls inside of calls: the driver's functions seldom use each other by their exported names. */
-#define MAX_DEPTH 4
-
 /* A probe's cookie. The watch tells calls apart that were begun under an earlier one. */
 #define COOKIE_CBID(cookie) ((u32)(cookie))
 #define COOKIE_WATCH(cookie) ((u32)((cookie) >> 32))
@@ -24,30 +21,20 @@ char LICENSE[] SEC("license") = "GPL";
 #ifdef __TARGET_ARCH_arm64
 typedef struct user_pt_regs regs_t;
 #define RETURNED(ctx) ((u32)(ctx)->regs[0])
+#define STACK_AFTER(sp) (sp)
 #else
 typedef struct user_regs regs_t;
 #define RETURNED(ctx) ((u32)(ctx)->ax)
+#define STACK_AFTER(sp) ((sp) + 8) /* the return address is gone */
 #endif
 
-struct open_call {
-	u64 start_ns; /* 0: it was sent already */
-	u64 sp;
-	u32 cbid;
-	u32 pad;
-};
-
-struct driver_task {
-	u32 watch;
-	u32 depth;
-	struct open_call calls[MAX_DEPTH]; /* the innermost is the last of `depth` */
-};
-
+/* By tgid: the watch that goes on. What was open under another one is not known to be. */
 struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct driver_task);
-} driver_tasks SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, u32);
+} watches SEC(".maps");
 
 const struct gdiag_call *unused_call;
 
@@ -73,11 +60,24 @@ static __always_inline void send_call(struct open_call *call, u32 pid, u32 tid, 
 	send(&r, sizeof(r), false);
 }
 
+/* Where the call goes back to: the kernel puts its own address there afterwards. */
+static __always_inline u64 return_address(regs_t *ctx)
+{
+#ifdef __TARGET_ARCH_arm64
+	return ctx->regs[30];
+#else
+	u64 ra = 0;
+
+	bpf_probe_read_user(&ra, sizeof(ra), (void *)ctx->sp);
+	return ra;
+#endif
+}
+
 /* Returns whether the call is to be seen to its end. */
 static __always_inline bool call_begins(regs_t *ctx)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
-	u64 cookie = bpf_get_attach_cookie(ctx), sp = ctx->sp;
+	u64 cookie = bpf_get_attach_cookie(ctx), sp = STACK_AFTER(ctx->sp), ra = return_address(ctx);
 	struct driver_task *d;
 	struct open_call *call;
 	u32 depth;
@@ -94,21 +94,27 @@ static __always_inline bool call_begins(regs_t *ctx)
 	 * function and the one that it ends with a jump to, but never the same one twice.
 	 */
 #pragma unroll
-	for (int i = 0; i < MAX_DEPTH; i++) {
-		if (!depth || depth > MAX_DEPTH)
+	for (int i = 0; i < MAX_CALL_DEPTH; i++) {
+		if (!depth || depth > MAX_CALL_DEPTH)
 			break;
-		call = &d->calls[(depth - 1) & (MAX_DEPTH - 1)];
-		if (call->sp > sp || (call->sp == sp && call->cbid != COOKIE_CBID(cookie)))
+		call = &d->calls[(depth - 1) & (MAX_CALL_DEPTH - 1)];
+		if (call->sp == sp && call->cbid != COOKIE_CBID(cookie)) {
+			/* Both go back to where the first one was called from. */
+			ra = call->ra;
+			break;
+		}
+		if (call->sp > sp)
 			break;
 		depth--;
 	}
-	if (depth >= MAX_DEPTH) {
-		d->depth = MAX_DEPTH;
+	if (depth >= MAX_CALL_DEPTH) {
+		d->depth = MAX_CALL_DEPTH;
 		count_lost_record();
 		return false;
 	}
-	call = &d->calls[depth & (MAX_DEPTH - 1)];
+	call = &d->calls[depth & (MAX_CALL_DEPTH - 1)];
 	call->sp = sp;
+	call->ra = ra;
 	call->cbid = COOKIE_CBID(cookie);
 	d->depth = depth + 1;
 	/* Last: from now on it can be sent. */
@@ -129,11 +135,11 @@ static __always_inline void call_returns(regs_t *ctx)
 		return;
 	depth = d->depth;
 #pragma unroll
-	for (int i = 0; i < MAX_DEPTH; i++) {
-		if (!depth || depth > MAX_DEPTH)
+	for (int i = 0; i < MAX_CALL_DEPTH; i++) {
+		if (!depth || depth > MAX_CALL_DEPTH)
 			return;
 		depth--;
-		call = &d->calls[depth & (MAX_DEPTH - 1)];
+		call = &d->calls[depth & (MAX_CALL_DEPTH - 1)];
 		if (call->cbid == COOKIE_CBID(cookie)) {
 			/* With those that it began and that were left. */
 			d->depth = depth;
@@ -170,15 +176,18 @@ int call_return(regs_t *ctx)
 static __always_inline void send_open(struct task_struct *t)
 {
 	struct driver_task *d = bpf_task_storage_get(&driver_tasks, t, 0, 0);
-	u32 depth;
+	u32 depth, tgid = t->tgid, *watch;
 
 	if (!d)
 		return;
+	watch = bpf_map_lookup_elem(&watches, &tgid);
+	if (!watch || *watch != d->watch)
+		return;
 	depth = d->depth;
 #pragma unroll
-	for (u32 i = 0; i < MAX_DEPTH; i++) {
+	for (u32 i = 0; i < MAX_CALL_DEPTH; i++) {
 		if (i < depth)
-			send_call(&d->calls[i], t->tgid, t->pid, GDIAG_NOT_RETURNED);
+			send_call(&d->calls[i], tgid, t->pid, GDIAG_NOT_RETURNED);
 	}
 }
 

@@ -380,6 +380,34 @@ static __always_inline u32 find_rule(u32 file, u64 addr)
 	return id;
 }
 
+/*
+ * A call of the driver that probes measure returns by way of the kernel, whose address is on the
+ * stack instead of the caller's. Returns whether this is such a place.
+ */
+static __noinline int behind_probe(struct walk *w)
+{
+	struct driver_task *d;
+
+	if (!w)
+		return 0;
+	d = bpf_task_storage_get(&driver_tasks, bpf_get_current_task_btf(), 0, 0);
+	if (!d)
+		return 0;
+#pragma unroll
+	for (u32 i = 0; i < MAX_CALL_DEPTH; i++) {
+		if (i < d->depth && d->calls[i].sp == w->sp && d->calls[i].ra) {
+			w->pc = d->calls[i].ra;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline bool find_file(struct gdiag_maps *maps, struct walk *w, u64 pc)
+{
+	return find_mapping(maps, w, pc) && w->file;
+}
+
 /* One frame. */
 static long walk_frame(u64 i, void *data)
 {
@@ -404,6 +432,10 @@ static long walk_frame(u64 i, void *data)
 	s->user++;
 	/* After a call that never returns comes another function. */
 	pc = w->exact ? w->pc : w->pc - 1;
+	if (!find_file(ctx->maps, w, pc) && behind_probe(w)) {
+		s->frames[at] = w->pc | (w->exact && s->user > 1 ? GDIAG_FRAME_EXACT : 0);
+		pc = w->exact ? w->pc : w->pc - 1;
+	}
 	if (!find_mapping(ctx->maps, w, pc)) {
 		w->cut = GDIAG_CUT_UNMAPPED;
 		return 1;

@@ -189,11 +189,15 @@ impl Recording {
         fs::metadata(&self.file).is_ok_and(|m| m.len() > 0)
     }
 
-    fn end(mut self) -> Value {
+    fn end(self) -> Value {
+        self.end_with(Recording::report)
+    }
+
+    fn end_with<T>(mut self, then: impl FnOnce(&Recording) -> T) -> T {
         self.gdiag.signal(libc::SIGINT);
         let status = self.gdiag.child.wait().unwrap();
         assert!(status.success(), "{status:?}");
-        self.report()
+        then(&self)
     }
 
     fn report(&self) -> Value {
@@ -389,6 +393,42 @@ fn a_target_that_is_killed_in_a_call_is_told_in_that_call() {
     assert!(wait["total_ns"].as_u64() >= Some(90_000_000), "{wait}");
 }
 
+/// While a call is probed, it returns to the kernel instead of its caller.
+#[test]
+fn stacks_go_on_behind_a_probed_call() {
+    if !can_run() {
+        return;
+    }
+    let plain = plain_byte();
+    let mut job = Process::job();
+    let recording = Recording::of(job.pid(), &[]);
+    wait_until("it has probes", || is_probed(job.pid(), plain));
+    // The first come before gdiag has read how to walk the stack.
+    for _ in 0..10 {
+        job.does("hang 300");
+    }
+    recording.end_with(|recording| {
+        let folded = recording.file.with_extension("folded");
+        let output = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+            .args(["flame", "--folded", "--mode", "offcpu", "-i"])
+            .arg(&recording.file)
+            .arg("-o")
+            .arg(&folded)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = fs::read_to_string(&folded).unwrap();
+        let waits = text
+            .lines()
+            .filter_map(|l| l.split_once(";cuStreamSynchronize;"));
+        let callers: Vec<&str> = waits.map(|(callers, _)| callers).collect();
+        let whole = |callers: &&str| callers.contains(";main");
+        assert!(callers.iter().any(whole), "{text}");
+        let cut = |callers: &&str| callers.contains("code in no file");
+        assert!(!callers.iter().any(cut), "{text}");
+    });
+}
+
 #[test]
 fn a_killed_gdiag_takes_its_probes_with_it() {
     if !can_run() {
@@ -484,7 +524,7 @@ fn a_process_without_driver_has_nothing_to_probe() {
         libbpf_messages: false,
     };
     let bpf = Bpf::start(&plan, |_| {}).unwrap();
-    let probes = DriverProbes::start(&bpf).unwrap();
+    let mut probes = DriverProbes::start(&bpf).unwrap();
     let mut outcomes = Vec::new();
     for proc_pid in [other.pid(), u32::MAX] {
         probes.watch(Pid(proc_pid), proc_pid, false);

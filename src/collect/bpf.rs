@@ -114,6 +114,7 @@ pub(super) struct Shared<'a> {
     pub(super) tasks: BorrowedFd<'a>,
     pub(super) cpus: BorrowedFd<'a>,
     pub(super) losses: BorrowedFd<'a>,
+    pub(super) driver_tasks: BorrowedFd<'a>,
     pub(super) rings: BorrowedFd<'a>,
     pub(super) config: &'a types::gdiag_config,
 }
@@ -216,6 +217,7 @@ impl Bpf {
             tasks: self.skel.maps.tasks.as_fd(),
             cpus: self.skel.maps.cpus.as_fd(),
             losses: self.skel.maps.losses.as_fd(),
+            driver_tasks: self.skel.maps.driver_tasks.as_fd(),
             rings: self.skel.maps.rings.as_fd(),
             config: &self.config,
         }

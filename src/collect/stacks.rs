@@ -175,6 +175,7 @@ impl Stacks {
         open.maps.tasks.reuse_fd(shared.tasks)?;
         open.maps.cpus.reuse_fd(shared.cpus)?;
         open.maps.losses.reuse_fd(shared.losses)?;
+        open.maps.driver_tasks.reuse_fd(shared.driver_tasks)?;
         open.maps.rings.reuse_fd(shared.rings)?;
         let config = open
             .maps

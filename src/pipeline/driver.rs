@@ -130,7 +130,17 @@ impl Drivers {
         }
     }
 
-    /// It has a shim, and that one may record. Returns whether the process had probes.
+    /// It has a shim, which will say whether it records: no more looks.
+    pub(super) fn has_shim(&mut self, pid: Pid) {
+        if let Some(target) = self.targets.get_mut(&pid) {
+            match target.state {
+                State::Due { .. } => target.state = State::Left,
+                State::Left | State::Asked { .. } | State::Probed { .. } => {}
+            }
+        }
+    }
+
+    /// It has a shim, and that one records. Returns whether the process had probes.
     pub(super) fn leave(&mut self, pid: Pid) -> bool {
         let Some(target) = self.targets.get_mut(&pid) else {
             return false;
@@ -176,7 +186,9 @@ impl Drivers {
             }
         }
         self.take_answers(now, names, sink);
-        let Some(probes) = &self.probes else { return };
+        let Some(probes) = &mut self.probes else {
+            return;
+        };
         for (&pid, target) in &mut self.targets {
             if let State::Due { at, pause } = target.state {
                 if at <= now {
@@ -364,6 +376,18 @@ mod tests {
         assert!(matches!(state(&drivers), Some(State::Due { .. })));
         drivers.want_known(Pid(8), "nobody knows it", Nanos(5));
         assert_eq!(drivers.targets.len(), 1);
+    }
+
+    #[test]
+    fn a_process_with_a_shim_is_looked_at_no_more_until_that_fails() {
+        let mut drivers = Drivers::new(true);
+        drivers.target(PID, 7, Nanos(0));
+        drivers.has_shim(PID);
+        assert_eq!(state(&drivers), Some(&State::Left));
+        drivers.want_known(PID, "it failed", Nanos(5));
+        ask(&mut drivers);
+        answer(&mut drivers, Outcome::Probed(9), 6);
+        assert_eq!(drivers.probed().next(), Some((PID, 7, "it failed")));
     }
 
     #[test]

@@ -409,6 +409,7 @@ impl Session {
         let reason = match self.shims.attach(pid, proc_pid) {
             Ok(shim) => {
                 self.seen.shims += 1;
+                self.drivers.has_shim(pid);
                 self.seen.simulated |= shim.facts().read().simulated;
                 return;
             }

@@ -59,6 +59,18 @@ pub(super) fn many(program: &OwnedFd, places: &Places<'_>, when: When) -> io::Re
     own(unsafe { sys::bpf_link_create(program.as_raw_fd(), 0, kind, &opts) })
 }
 
+/// Whether [`many`] acts in all threads of a process: at first (before 6.10) it did in the first one alone.
+/// Those kernels look for this pid before they find that it is none.
+pub(super) fn many_sees_all_threads(program: &OwnedFd) -> bool {
+    let nowhere = Places {
+        path: &CString::from(c"/"),
+        offsets: &[0],
+        cookies: &[0],
+        proc_pid: u32::MAX,
+    };
+    many(program, &nowhere, When::Entry).is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL))
+}
+
 /// The same for older kernels: a perf event for each place.
 pub(super) fn each(
     program: &OwnedFd,

@@ -16,10 +16,11 @@ use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{btf, Btf, Iter, Link, OpenObject};
+use libbpf_rs::{btf, Btf, Iter, Link, MapCore as _, MapFlags, OpenObject};
 use procfs::process::Process;
 
 use crate::collect::bpf::Bpf;
@@ -47,6 +48,13 @@ mod skel {
 pub(crate) use skel::types;
 use skel::{DriverSkel, DriverSkelBuilder};
 
+/// How long the end may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where each function has probes of its own; else there are two links for each file.
+const CLOSED_AT_ONCE: usize = 32;
+const FEW: usize = 4;
+
 /// How this kernel puts probes into a process, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
@@ -63,8 +71,8 @@ impl Method {
     fn of(vmlinux: &Btf<'_>) -> Method {
         let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_attach_type");
         let has = |name: &str| {
-            let mut values = known.iter().flat_map(|known| known.iter());
-            values.any(|v| v.name.is_some_and(|n| n == name))
+            let named = |v: btf::types::EnumMember<'_>| v.name.is_some_and(|n| n == name);
+            known.as_ref().is_some_and(|known| known.iter().any(named))
         };
         if has("BPF_TRACE_UPROBE_SESSION") {
             Method::Session
@@ -99,8 +107,11 @@ pub struct Answer {
 pub struct DriverProbes {
     skel: DriverSkel<'static>,
     _exits: Link,
-    worker: Sender<Request>,
+    /// Until the end.
+    worker: Option<Sender<Request>>,
     answers: Receiver<Answer>,
+    /// The number of the last watch.
+    number: u32,
     pub method: Method,
 }
 
@@ -116,12 +127,13 @@ impl DriverProbes {
     /// Loads the programs. Their records come out of the ring buffers of `bpf`.
     pub fn start(bpf: &Bpf) -> Result<DriverProbes> {
         let vmlinux = Btf::from_vmlinux().context("no BTF")?;
-        match Method::of(&vmlinux) {
-            Method::Session => DriverProbes::start_with(bpf, Method::Session)
-                // What tells begin from return was another function in some kernels.
-                .or_else(|_| DriverProbes::start_with(bpf, Method::Many)),
-            method @ (Method::Many | Method::Each) => DriverProbes::start_with(bpf, method),
-        }
+        // What tells begin from return in a session may be another function in later kernels.
+        let best = Method::of(&vmlinux);
+        [Method::Session, Method::Many]
+            .into_iter()
+            .filter(|&method| method >= best)
+            .find_map(|method| DriverProbes::start_with(bpf, method).ok())
+            .map_or_else(|| DriverProbes::start_with(bpf, Method::Each), Ok)
     }
 
     /// As [`start`](Self::start), in one of the ways that the kernel knows.
@@ -143,6 +155,7 @@ impl DriverProbes {
         open.maps.tasks.reuse_fd(shared.tasks)?;
         open.maps.cpus.reuse_fd(shared.cpus)?;
         open.maps.losses.reuse_fd(shared.losses)?;
+        open.maps.driver_tasks.reuse_fd(shared.driver_tasks)?;
         open.maps.rings.reuse_fd(shared.rings)?;
         let config = open
             .maps
@@ -165,6 +178,12 @@ impl DriverProbes {
                 returns: program(&skel.progs.call_return)?,
             },
         };
+        if let Programs::Many { entry, .. } = &programs {
+            anyhow::ensure!(
+                attach::many_sees_all_threads(entry),
+                "this kernel sees calls of the first thread alone"
+            );
+        }
         let (worker, requests) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         std::thread::Builder::new()
@@ -174,20 +193,30 @@ impl DriverProbes {
         Ok(DriverProbes {
             skel,
             _exits: exits,
-            worker,
+            worker: Some(worker),
             answers,
+            number: 0,
             method,
         })
     }
 
     /// Puts probes into a process, by a thread of its own: what became of it is told by
     /// [`answers`](Self::answers). With `only_without_shim` one with a shim is left alone.
-    pub fn watch(&self, pid: Pid, proc_pid: u32, only_without_shim: bool) {
-        let _ = self.worker.send(Request::Watch {
+    pub fn watch(&mut self, pid: Pid, proc_pid: u32, only_without_shim: bool) {
+        self.number += 1;
+        let (key, number) = (pid.0.to_ne_bytes(), self.number.to_ne_bytes());
+        // Without it, calls that do not return are not told of.
+        let _ = self.skel.maps.watches.update(&key, &number, MapFlags::ANY);
+        self.ask(Request::Watch {
             pid,
             proc_pid,
+            number: self.number,
             only_without_shim,
         });
+    }
+
+    fn ask(&self, request: Request) {
+        let _ = self.worker.as_ref().map(|worker| worker.send(request));
     }
 
     pub fn answers(&self) -> Vec<Answer> {
@@ -202,12 +231,13 @@ impl DriverProbes {
 
     /// As [`stop`](Self::stop), of a process that is no more.
     pub fn forget(&self, pid: Pid) {
-        let _ = self.worker.send(Request::Stop { pid });
+        let _ = self.skel.maps.watches.delete(&pid.0.to_ne_bytes());
+        self.ask(Request::Stop { pid });
     }
 
     /// The end: sends what all threads are in. What begins later is not seen to its end.
     pub fn finish(&mut self) {
-        // No process has this number.
+        // Of all: no process has this number.
         self.send_open_calls(Pid(0));
     }
 
@@ -226,11 +256,23 @@ impl DriverProbes {
     }
 }
 
+impl Drop for DriverProbes {
+    fn drop(&mut self) {
+        // The thread takes out what is there and ends. When a process keeps it waiting, the kernel does
+        // that when gdiag ends.
+        self.worker = None;
+        let deadline = Instant::now() + PATIENCE;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while self.answers.recv_timeout(left()).is_ok() {}
+    }
+}
+
 #[derive(Debug)]
 enum Request {
     Watch {
         pid: Pid,
         proc_pid: u32,
+        number: u32,
         only_without_shim: bool,
     },
     Stop {
@@ -253,17 +295,16 @@ type Links = Vec<OwnedFd>;
 fn work(programs: &Programs, requests: &Receiver<Request>, answer: &Sender<Answer>) {
     let mut watched: HashMap<Pid, Links> = HashMap::new();
     let files = maps::DriverFiles::default();
-    let mut number = 0;
     for request in requests {
         match request {
-            Request::Stop { pid } => drop(watched.remove(&pid)),
+            Request::Stop { pid } => close(watched.remove(&pid).unwrap_or_default()),
             Request::Watch {
                 pid,
                 proc_pid,
+                number,
                 only_without_shim,
             } => {
                 let at = clock::monotonic();
-                number += 1;
                 let outcome = if only_without_shim && !shims::is_missing(proc_pid) {
                     Outcome::Nothing
                 } else {
@@ -277,10 +318,23 @@ fn work(programs: &Programs, requests: &Receiver<Request>, answer: &Sender<Answe
                     }
                 };
                 if answer.send(Answer { pid, at, outcome }).is_err() {
-                    return;
+                    break;
                 }
             }
         }
+    }
+    watched.into_values().for_each(close);
+}
+
+/// Taking a probe out waits until no CPU is in it; many at once wait for the same.
+fn close(mut links: Links) {
+    while links.len() > FEW {
+        let some = links.len().min(CLOSED_AT_ONCE);
+        std::thread::scope(|scope| {
+            for link in links.drain(..some) {
+                scope.spawn(move || drop(link));
+            }
+        });
     }
 }
 
