@@ -111,6 +111,7 @@ fn tell(stacks: &mut Stacks, pid: u32) -> Told {
         .unwrap();
     let generation = spaces.generation(Pid(pid));
     stacks.set_maps(Pid(pid), generation, &mappings).unwrap();
+    assert_eq!(stacks.commit(), []);
     Told {
         spaces,
         interpreter,

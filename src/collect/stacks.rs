@@ -5,7 +5,7 @@
 //! be loaded, everything else goes on without user stacks.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -139,6 +139,12 @@ pub struct Stacks {
     rows: usize,
     /// How often a process was said to run Python.
     pythons: u32,
+    /// Changes to be told to the BPF programs, in one go: the kernel waits after each until no program
+    /// uses what was there before, for tens of milliseconds where there are many CPUs.
+    told: Vec<(Pid, MapHandle)>,
+    gone: Vec<Pid>,
+    /// Processes whose mappings the BPF programs have.
+    known: HashSet<Pid>,
     /// What this kernel cannot do, in words.
     pub missing: Vec<String>,
 }
@@ -224,13 +230,16 @@ impl Stacks {
             shards: Vec::new(),
             rows: 0,
             pythons: 0,
+            told: Vec::new(),
+            gone: Vec::new(),
+            known: HashSet::new(),
             missing,
         })
     }
 
-    /// Tells where `pid` has its code. `mappings` are sorted and do not overlap; [`kept`] says what
-    /// of them there is room for.
-    pub fn set_maps(&self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
+    /// Tells where `pid` has its code, from the next [`commit`](Self::commit) on. `mappings` are
+    /// sorted and do not overlap; [`kept`] says what of them there is room for.
+    pub fn set_maps(&mut self, pid: Pid, generation: u32, mappings: &[Mapping]) -> Result<()> {
         // The kernel's page for old programs, [vsyscall], is no user's code, and above what the
         // search can compare.
         let above = mappings.partition_point(|m| m.start < USER_END);
@@ -248,12 +257,46 @@ impl Stacks {
         value.resize(size_of::<types::gdiag_maps>(), 0);
         let inner = create("gdiag_maps", size_of::<types::gdiag_maps>(), 0)?;
         inner.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)?;
-        let fd = inner.as_fd().as_raw_fd();
-        self.skel
-            .maps
-            .maps_of
-            .update(&pid.0.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-            .context("cannot tell the BPF programs where a target has its code")
+        self.told.push((pid, inner));
+        Ok(())
+    }
+
+    /// Tells all of it. The result are the processes that there was no room for.
+    pub fn commit(&mut self) -> Vec<Pid> {
+        let map = &self.skel.maps.maps_of;
+        let key = |pid: &Pid| pid.0.to_ne_bytes();
+        let each = MapFlags::ANY;
+        let gone = std::mem::take(&mut self.gone);
+        if !gone.is_empty() {
+            let keys: Vec<u8> = gone.iter().flat_map(key).collect();
+            if map
+                .delete_batch(&keys, gone.len() as u32, each, each)
+                .is_err()
+            {
+                for pid in &gone {
+                    let _ = map.delete(&key(pid));
+                }
+            }
+        }
+        let told = std::mem::take(&mut self.told);
+        if told.is_empty() {
+            return Vec::new();
+        }
+        self.known.extend(told.iter().map(|(pid, _)| *pid));
+        let value = |inner: &MapHandle| inner.as_fd().as_raw_fd().to_ne_bytes();
+        let keys: Vec<u8> = told.iter().flat_map(|(pid, _)| key(pid)).collect();
+        let values: Vec<u8> = told.iter().flat_map(|(_, inner)| value(inner)).collect();
+        if map
+            .update_batch(&keys, &values, told.len() as u32, each, each)
+            .is_ok()
+        {
+            return Vec::new();
+        }
+        // One by one: the map is full, or the kernel knows no batches of these (before 5.16 or so).
+        let failed = told
+            .iter()
+            .filter(|(pid, inner)| map.update(&key(pid), &value(inner), each).is_err());
+        failed.map(|(pid, _)| *pid).collect()
     }
 
     /// Tells that `pid` runs Python: this interpreter, mapped with this bias. To be told anew
@@ -280,9 +323,12 @@ impl Stacks {
     }
 
     /// The process is no more.
-    pub fn forget(&self, pid: Pid) {
+    pub fn forget(&mut self, pid: Pid) {
         self.forget_python(pid);
-        let _ = self.skel.maps.maps_of.delete(&pid.0.to_ne_bytes());
+        self.told.retain(|(told, _)| *told != pid);
+        if self.known.remove(&pid) {
+            self.gone.push(pid);
+        }
     }
 
     /// Processes whose stacks were to be taken and whose maps were unknown or out of date.

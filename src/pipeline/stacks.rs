@@ -34,6 +34,9 @@ const NAMES_PATIENCE: Duration = Duration::from_secs(10);
 /// Of the time of one CPU, what the stacks of launches may take: beyond it fewer are taken.
 const LAUNCH_BUDGET: f64 = 0.02;
 
+/// Tables that are ready are handed to the kernel for so long at a time.
+const TABLES_WITHIN: Nanos = Nanos::from_millis(20);
+
 /// But at least one of so many.
 const FEWEST_LAUNCHES: u32 = 1 << 16;
 
@@ -321,7 +324,13 @@ impl On {
                 self.without_room.insert(pid);
             }
         }
-        while let Some(made) = self.tables.take() {
+        self.without_room.extend(self.stacks.commit());
+        // The kernel may wait for long with each: shims and events must not wait for all of them.
+        let until = clock::monotonic() + TABLES_WITHIN;
+        while clock::monotonic() < until {
+            let Some(made) = self.tables.take() else {
+                break;
+            };
             match made {
                 Made::Table { file, table, rules } => {
                     self.stacks.add_rules(&rules);
