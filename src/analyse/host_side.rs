@@ -10,7 +10,7 @@ use crate::analyse::chain;
 use crate::analyse::partition::Engine;
 use crate::analyse::report::{CallTimes, Caller, HostSide, Pause};
 use crate::analyse::what::thread_ref;
-use crate::event::{Pid, Probes};
+use crate::event::{Pid, Probes, ShimState};
 use crate::model::api::{self, Class};
 use crate::model::ops::Call;
 use crate::model::thread::ThreadIdx;
@@ -48,6 +48,12 @@ pub(super) fn watches(t: &Timeline) -> BTreeMap<Pid, Vec<Watch<'_>>> {
 
 fn watch<'a>(t: &'a Timeline, probes: &Probes, next: Option<&Probes>) -> Option<Watch<'a>> {
     let end = next.map_or_else(|| t.last_of(probes.pid), |next| next.ts);
+    // From then on CUPTI's records count.
+    let recorded = t
+        .shims()
+        .iter()
+        .filter(|s| s.pid == probes.pid && s.state == ShimState::Active && s.ts >= probes.ts);
+    let end = recorded.map(|s| s.ts).fold(end, Nanos::min);
     (probes.functions > 0).then(|| Watch {
         from: probes.ts,
         to: end.max(probes.ts),

@@ -388,7 +388,7 @@ fn probed_text(session: &Session) -> Option<String> {
         n => format!("{n} processes, {pid} among them"),
     };
     Some(format!(
-        "{who}: the host's side of CUDA only, by probes on the driver: {why}"
+        "{who}: CUDA calls are measured by probes on the driver, host side only, where CUPTI records nothing: {why}"
     ))
 }
 

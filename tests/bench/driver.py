@@ -103,7 +103,7 @@ def main():
             assert not job.is_probed()
             bare = job.cost(args.launches)
             process = start(tool, job)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not job.is_probed():
                 assert process.poll() is None and time.monotonic() < deadline, f"{tool} puts no probe in"
                 time.sleep(0.05)

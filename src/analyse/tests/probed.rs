@@ -179,7 +179,7 @@ fn where_only_probes_measured_nothing_is_blamed() {
     assert_eq!(with.quality.gpu_coverage, Some(1.0));
     assert_eq!(with.quality.unmatched_gpu_records, 0);
     let said =
-        "pid 100: it failed: from 3.60 ms to 6.60 ms of the recording only its calls are known";
+        "pid 100: it failed: from 3.60 ms to 6.50 ms of the recording only its calls are known";
     assert!(texts(&with).contains(said), "{}", texts(&with));
 }
 
@@ -191,6 +191,9 @@ fn what_cupti_recorded_too_counts_once() {
     story = probed(story, MAIN, CU_LAUNCH, (7_001, 7_009), 0);
     story = probed(story, MAIN, CU_LAUNCH, (8_001, 8_009), 0);
     let r = probes(story, 100, 8_100, 0, "").report();
+    let pauses = &r.host_sides[0].pauses;
+    let ends: Vec<_> = pauses.iter().map(|p| (p.end, p.open)).collect();
+    assert_eq!(ends, [(us(6_500), true)]);
     let count = |name: &str| r.calls.iter().find(|c| c.name == name).map(|c| c.count);
     assert_eq!(count("cuLaunchKernel"), Some(1));
     assert_eq!(count("cudaLaunchKernel"), Some(7));

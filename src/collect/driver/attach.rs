@@ -82,39 +82,28 @@ pub(super) fn each(
         "/sys/bus/event_source/devices/uprobe/format/retprobe",
         "config:",
     )?;
-    let places = places.offsets.iter().zip(places.cookies).map(|place| {
+    let pid = libc::pid_t::try_from(places.proc_pid).unwrap_or(libc::pid_t::MAX);
+    let put = |(&offset, &cookie)| {
         let mut attr = perf::perf_event_attr::default();
         attr.size = u32::try_from(size_of::<perf::perf_event_attr>()).unwrap_or(0);
         attr.type_ = kind;
         attr.config = u64::from(returns) << bit.min(63);
-        (place, attr, places)
-    });
-    places
-        .map(|((&offset, &cookie), mut attr, places)| {
-            attr.__bindgen_anon_3.config1 = places.path.as_ptr() as u64;
-            attr.__bindgen_anon_4.config2 = offset;
-            let pid = libc::pid_t::try_from(places.proc_pid).unwrap_or(libc::pid_t::MAX);
-            let flags = perf::PERF_FLAG_FD_CLOEXEC.into();
-            // SAFETY: the attributes are whole, the path that they name outlives the call.
-            let event = own(unsafe {
-                perf_event_open_sys::perf_event_open(&mut attr, pid, -1, -1, flags)
-            })?;
-            let mut opts = sys::bpf_link_create_opts {
-                sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
-                ..Default::default()
-            };
-            opts.__bindgen_anon_1.perf_event.bpf_cookie = cookie;
-            // SAFETY: the options are whole and outlive the call; the link keeps the event.
-            own(unsafe {
-                sys::bpf_link_create(
-                    program.as_raw_fd(),
-                    event.as_raw_fd(),
-                    sys::BPF_PERF_EVENT,
-                    &opts,
-                )
-            })
-        })
-        .collect()
+        attr.__bindgen_anon_3.config1 = places.path.as_ptr() as u64;
+        attr.__bindgen_anon_4.config2 = offset;
+        let flags = perf::PERF_FLAG_FD_CLOEXEC.into();
+        // SAFETY: the attributes are whole, and the path that they name outlives the call.
+        let event =
+            own(unsafe { perf_event_open_sys::perf_event_open(&mut attr, pid, -1, -1, flags) })?;
+        let mut opts = sys::bpf_link_create_opts {
+            sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+            ..Default::default()
+        };
+        opts.__bindgen_anon_1.perf_event.bpf_cookie = cookie;
+        let (program, at) = (program.as_raw_fd(), event.as_raw_fd());
+        // SAFETY: the options are whole and outlive the call; the link keeps the event.
+        own(unsafe { sys::bpf_link_create(program, at, sys::BPF_PERF_EVENT, &opts) })
+    };
+    places.offsets.iter().zip(places.cookies).map(put).collect()
 }
 
 fn own(fd: i32) -> io::Result<OwnedFd> {

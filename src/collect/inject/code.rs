@@ -117,7 +117,7 @@ pub(super) struct Block {
 }
 
 const _: () = assert!(size_of::<Mail>() <= MAIL_BYTES as usize);
-const _: () = assert!(size_of::<Block>() % 64 == 0);
+const _: () = assert!(size_of::<Block>().is_multiple_of(64));
 
 /// Memory below the stack pointer that code without calls may use (System V ABI).
 pub(super) const RED_ZONE: u64 = 128;
