@@ -35,6 +35,10 @@ simgpu: setup
 	install -m 755 $(TARGET)/release/libgdiag_simcuda.so $(SIM)/libcuda.so.1
 	install -m 755 $(TARGET)/release/libgdiag_simcupti.so $(SIM)/libcupti.so.13
 	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload $(wildcard tests/programs/gpuload/*.c) -ldl
+ifeq ($(shell uname -m),x86_64)
+	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/victim $(wildcard tests/programs/victim/*.[cS]) tests/programs/gpuload/gpu.c -ldl
+	$(CC) $(CFLAGS) -shared -fPIC -o $(SIM)/victim-plugin.so tests/programs/victim/plugin/plugin.c
+endif
 
 # A workload with injected faults on the simulated GPU, recorded and explained. The processes that
 # preempt it are started outside of what is recorded: they are nobody's job.
@@ -58,6 +62,11 @@ scenarios: simgpu
 .PHONY: stacks
 stacks: setup
 	GDIAG_REQUIRE=bpf $(CARGO) test --release --locked $(FEATURES) --test stacks -- --nocapture --test-threads=1
+
+# Into running processes and out again, often enough for figures; takes more than half an hour.
+.PHONY: torture
+torture: all simgpu
+	GDIAG_ROUNDS=$${GDIAG_ROUNDS:-200} GDIAG=$(abspath $(GDIAG)) GDIAG_REQUIRE=bpf,simgpu $(CARGO) test --locked $(FEATURES) --test inject -- --nocapture --test-threads=1
 
 # Approves what the report now says of the samples and of the recordings in tests/data. Look at the difference.
 .PHONY: bless
