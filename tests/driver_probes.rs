@@ -466,6 +466,8 @@ fn every_way_of_probing_sees_the_same_calls() {
             targets: vec![job.pid()],
             wait_threshold: Nanos::from_micros(100),
             stacks: None,
+            cgroups: Vec::new(),
+            strangers: Vec::new(),
             inject: false,
             libbpf_messages: false,
         };
@@ -520,6 +522,8 @@ fn a_process_without_driver_has_nothing_to_probe() {
         targets: vec![other.pid()],
         wait_threshold: Nanos::from_micros(100),
         stacks: None,
+        cgroups: Vec::new(),
+        strangers: Vec::new(),
         inject: false,
         libbpf_messages: false,
     };

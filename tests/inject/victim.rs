@@ -102,7 +102,6 @@ const SUITABLE: [&str; 20] = [
     "futex",
     "futex_timeout",
     "raw_futex_timeout",
-    "epoll",
     "read",
     "raw_read",
 ];

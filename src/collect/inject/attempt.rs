@@ -159,11 +159,9 @@ impl Target {
         };
         let registers = held.registers().map_err(|_| Try::Next)?;
         if let Err(why) = self.may_call(waiter.tid) {
-            put_back(held, registers);
             return Err(Try::Failed(why));
         }
         let Some((block, at)) = self.prepare(waiter, &registers) else {
-            put_back(held, registers);
             return Err(Try::Next);
         };
         let top = code::top(registers.rsp);
@@ -176,7 +174,6 @@ impl Target {
             .write(at, &bytes)
             .and_then(|()| self.memory.write(top, &resume.to_ne_bytes()));
         if written.is_err() {
-            put_back(held, registers);
             return Err(Try::Next);
         }
         let off = libc::user_regs_struct {
@@ -409,20 +406,6 @@ fn resume(registers: &libc::user_regs_struct) -> Resume {
             rip: registers.rip.wrapping_sub(2),
             rax,
         },
-    }
-}
-
-/// Lets a thread go that was not used after all. The kernel makes its call again, but for those that
-/// end at every interruption.
-fn put_back(held: Held, registers: libc::user_regs_struct) {
-    let resume = resume(&registers);
-    if registers.rax.cast_signed() == -i64::from(libc::EINTR) && resume.rip != registers.rip {
-        let _ = held.go(libc::user_regs_struct {
-            rip: resume.rip,
-            rax: resume.rax,
-            orig_rax: u64::MAX,
-            ..registers
-        });
     }
 }
 

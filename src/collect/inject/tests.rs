@@ -12,7 +12,10 @@ struct Sleeper(Child);
 
 impl Sleeper {
     fn start(program: &str, args: &[&str]) -> Sleeper {
-        let child = Command::new(program).args(args).spawn().expect("a program that waits");
+        let child = Command::new(program)
+            .args(args)
+            .spawn()
+            .expect("a program that waits");
         let sleeper = Sleeper(child);
         // Until it waits: a program that is being loaded does other things.
         let deadline = Instant::now() + Duration::from_secs(10);

@@ -19,9 +19,7 @@ mod nr {
     pub const FUTEX: u64 = 202;
     pub const RESTART_SYSCALL: u64 = 219;
     pub const CLOCK_NANOSLEEP: u64 = 230;
-    pub const EPOLL_WAIT: u64 = 232;
     pub const PPOLL: u64 = 271;
-    pub const EPOLL_PWAIT: u64 = 281;
 }
 
 /// A system call that a thread is in.
@@ -43,8 +41,8 @@ pub(super) struct Waiter {
 /// How well a call suits, the lower the better; `None`: not at all.
 ///
 /// Left out are waits for a lock, which the allocator and the loader have too; calls that change
-/// the signal mask while they wait; and those that end early when they are interrupted and cannot
-/// be made again as they were, as one with a relative timeout that the kernel does not keep.
+/// the signal mask while they wait; and those that end at every interruption, whoever causes it,
+/// as epoll_wait does: were gdiag killed before it could make good for that, the program would see it.
 pub(super) fn suits(number: u64, args: &[u64; 6]) -> Option<u8> {
     match number {
         nr::POLL => Some(0),
@@ -53,22 +51,19 @@ pub(super) fn suits(number: u64, args: &[u64; 6]) -> Option<u8> {
             // FUTEX_WAIT_BITSET, as condition variables, semaphores and joins wait.
             9 => Some(1),
             // FUTEX_WAIT for 2: a lock of the C library.
-            0 if args[2] as u32 != 2 => Some(5),
+            0 if args[2] as u32 != 2 => Some(4),
             _ => None,
         },
         nr::CLOCK_NANOSLEEP => Some(1),
         nr::NANOSLEEP => Some(2),
-        nr::EPOLL_WAIT if args[3] as i32 == -1 => Some(3),
-        nr::EPOLL_PWAIT if args[3] as i32 == -1 && args[4] == 0 => Some(3),
-        nr::READ | nr::SELECT | nr::WAIT4 => Some(4),
+        nr::READ | nr::SELECT | nr::WAIT4 => Some(3),
         // Something was interrupted before: only calls whose state the kernel keeps get here.
-        nr::RESTART_SYSCALL => Some(6),
+        nr::RESTART_SYSCALL => Some(5),
         _ => None,
     }
 }
 
 /// What the kernel gives back for a call that was interrupted, before anyone sees it.
-const EINTR: i64 = -4;
 const ERESTARTSYS: i64 = -512;
 const ERESTARTNOINTR: i64 = -513;
 const ERESTARTNOHAND: i64 = -514;
@@ -88,8 +83,6 @@ pub(super) fn go_on(number: u64, result: i64) -> GoOn {
     match result {
         ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => GoOn::Call(number),
         ERESTART_RESTARTBLOCK => GoOn::Call(nr::RESTART_SYSCALL),
-        // Some calls end at every interruption, whoever causes it.
-        EINTR if matches!(number, nr::EPOLL_WAIT | nr::EPOLL_PWAIT) => GoOn::Call(number),
         _ => GoOn::Return(result.cast_unsigned()),
     }
 }
@@ -185,10 +178,8 @@ mod tests {
         assert_eq!(futex(0x86, 0), None, "FUTEX_LOCK_PI");
         assert!(suits(nr::PPOLL, &[0; 6]).is_some());
         assert_eq!(suits(nr::PPOLL, &[0, 0, 0, 1, 0, 0]), None);
-        assert!(suits(nr::EPOLL_WAIT, &[3, 0, 1, 0xffff_ffff, 0, 0]).is_some());
-        assert_eq!(suits(nr::EPOLL_WAIT, &[3, 0, 1, 1000, 0, 0]), None);
-        // sigsuspend, rt_sigtimedwait, write
-        for number in [130, 128, 1] {
+        // sigsuspend, rt_sigtimedwait, epoll_wait, write
+        for number in [130, 128, 232, 1] {
             assert_eq!(suits(number, &[0; 6]), None);
         }
     }
@@ -198,7 +189,6 @@ mod tests {
         assert_eq!(go_on(nr::POLL, -516), GoOn::Call(219));
         assert_eq!(go_on(nr::FUTEX, -512), GoOn::Call(nr::FUTEX));
         assert_eq!(go_on(nr::SELECT, -514), GoOn::Call(nr::SELECT));
-        assert_eq!(go_on(nr::EPOLL_WAIT, -4), GoOn::Call(nr::EPOLL_WAIT));
         assert_eq!(go_on(nr::POLL, 1), GoOn::Return(1));
         assert_eq!(go_on(nr::FUTEX, -110), GoOn::Return(-110i64 as u64));
         assert_eq!(go_on(nr::READ, -4), GoOn::Return(-4i64 as u64));
