@@ -84,7 +84,7 @@ pub const KINDS: &[Kind<'static>] = &[
 ];
 
 /// Ways to wait in which a thread can be interrupted; others are left alone.
-const SUITABLE: [&str; 20] = [
+const SUITABLE: [&str; 19] = [
     "poll",
     "poll_timeout",
     "raw_poll",
