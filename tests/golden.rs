@@ -9,7 +9,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const RECORDINGS: [&str; 6] = ["launch", "item", "loader", "stacks", "engine", "managed"];
+const RECORDINGS: [&str; 7] = [
+    "launch", "item", "loader", "stacks", "engine", "managed", "attached",
+];
 
 /// Every so many bytes a recording is cut, or a bit of it flipped.
 const STEP: usize = 997;
@@ -82,7 +84,7 @@ fn flame_graphs_are_as_approved() {
 
 #[test]
 fn reports_are_as_approved() {
-    for name in RECORDINGS {
+    for name in RECORDINGS.into_iter().chain(["probed"]) {
         approve(
             &format!("{name}.txt"),
             &whole_report(name, &["--gaps", "3"]),
@@ -106,6 +108,17 @@ fn the_known_fault_comes_first() {
         assert_eq!(first["id"], fault);
         assert!(first["share"].as_f64().unwrap() > 0.5, "{first}");
     }
+}
+
+/// Without CUPTI: the host's side of CUDA, and not a word on when the GPU was idle.
+#[test]
+fn probes_on_the_driver_tell_of_calls_and_of_no_gap() {
+    let report: Value = serde_json::from_str(&whole_report("probed", &["--json"])).unwrap();
+    assert_eq!(report["recording"]["gpu_source"], "uprobe");
+    assert_eq!(list(&report, "gpus").len(), 0);
+    assert!(list(&report, "calls")
+        .iter()
+        .any(|call| call["name"] == "cuLaunchKernel" && number(call, "count") == 2892));
 }
 
 /// The hardest case: nothing in any trace of the GPU, or of the process that uses it, tells why it waits.
