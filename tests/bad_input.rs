@@ -239,7 +239,7 @@ fn no_cuda_in_the_target() {
 }
 
 #[test]
-fn a_running_process_with_cuda_that_was_started_without_the_shim() {
+fn a_running_process_that_wants_no_shim() {
     let Some(machine) = Machine::ready() else {
         return;
     };
@@ -247,29 +247,40 @@ fn a_running_process_with_cuda_that_was_started_without_the_shim() {
     let load = Command::new(machine.gpuload())
         .args(["--seconds", "600"])
         .env("LD_LIBRARY_PATH", &machine.simgpu)
+        .env("GDIAG_DISABLE", "1")
         .env_remove("CUDA_INJECTION64_PATH")
         .stdout(Stdio::null())
         .spawn();
     let mut load = Background(load.unwrap());
     let pid = load.0.id();
-    let maps = format!("/proc/{pid}/maps");
-    while !fs::read_to_string(&maps).unwrap().contains("/libcuda.so") {
+    let uses_cuda = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        tasks.flatten().any(|task| {
+            fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|c| c.starts_with("cuda-EvtHandlr"))
+        })
+    };
+    while !uses_cuda() {
         assert!(load.0.try_wait().unwrap().is_none(), "the load ended");
         std::thread::yield_now();
     }
-    let output = record(&place.path("x"), &["-p", &pid.to_string(), "-d", "100ms"])
+    let output = record(&place.path("x"), &["-p", &pid.to_string(), "-d", "1s"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         warnings(&output),
         [format!(
-            "process {pid} uses CUDA, but it was started without gdiag's library: host side only; \
-             see 'gdiag shim install'"
+            "process {pid}: the host's side of CUDA only, by probes on the driver: \
+             gdiag's library cannot be put into it: GDIAG_DISABLE=1 is set in its environment"
         )]
     );
     let text = flowing(&report(&place.path("x"), &[]).stdout);
-    assert!(text.contains(&warnings(&output)[0]), "{text}");
+    let why =
+        "because gdiag's library cannot be put into it: GDIAG_DISABLE=1 is set in its environment";
+    assert!(text.contains(why), "{text}");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert!(!maps.contains("gdiag"), "{maps}");
 }
 
 /// Records the load with this variable; the load must not notice.
