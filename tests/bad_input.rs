@@ -271,8 +271,8 @@ fn a_running_process_that_wants_no_shim() {
     assert_eq!(
         warnings(&output),
         [format!(
-            "process {pid}: the host's side of CUDA only, by probes on the driver: \
-             gdiag's library cannot be put into it: GDIAG_DISABLE=1 is set in its environment"
+            "process {pid}: CUDA calls are measured by probes on the driver, host side only, where CUPTI \
+             records nothing: gdiag's library cannot be put into it: GDIAG_DISABLE=1 is set in its environment"
         )]
     );
     let text = flowing(&report(&place.path("x"), &[]).stdout);
