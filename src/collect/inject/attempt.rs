@@ -4,6 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::mem::{offset_of, size_of};
+use std::os::fd::AsRawFd as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -360,20 +361,22 @@ impl Target {
         let path = format!("/proc/{}/fd/{fd}", self.proc_pid);
         let not_written =
             |e: io::Error| Failure::NotLoaded(format!("cannot write the library: {e}"));
-        // The target is another's program: that may be any file by now.
-        let link = fs::read_link(&path).map_err(not_written)?;
-        if !link
-            .to_string_lossy()
-            .starts_with(&format!("/memfd:{MEMFD_NAME}"))
-        {
-            return Err(Failure::NotLoaded(
-                "its descriptors change meanwhile".into(),
-            ));
-        }
+        // The target is another's program: that may be any file by now. Not to be opened then, as that
+        // may do something; and it may become another one until it is open.
+        let expect_memfd = |path: &str| {
+            let link = fs::read_link(path).map_err(not_written)?;
+            let memfd = format!("/memfd:{MEMFD_NAME}");
+            link.to_string_lossy()
+                .starts_with(&memfd)
+                .then_some(())
+                .ok_or_else(|| Failure::NotLoaded("its descriptors change meanwhile".into()))
+        };
+        expect_memfd(&path)?;
         let mut file = OpenOptions::new()
             .write(true)
             .open(&path)
             .map_err(not_written)?;
+        expect_memfd(&format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         file.write_all(SHIM).map_err(not_written)?;
         let at = self.mail_address + offset_of!(Mail, path) as u64;
         self.memory
