@@ -167,7 +167,9 @@ fn start(pid: Pid, process: &Process, sender: Sender<Answer>) -> io::Result<()> 
             if process::environment_has(proc_pid, shim_file::INJECTION, shim_file::FILE_NAME) {
                 thread::sleep(CARRIED_WITHIN);
             }
+            let alone = inject::alone(proc_pid);
             let result = shims::is_missing(proc_pid).then(|| {
+                let _alone = alone?;
                 if process::environment_has(proc_pid, ENV_DISABLE, "1") {
                     return Err(Failure::Disabled);
                 }
