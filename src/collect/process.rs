@@ -12,6 +12,9 @@ use procfs::process::Process;
 /// Read of a command line at most.
 const MOST_BYTES: u64 = 16 << 10;
 
+/// Read of an environment at most: the kernel lets it have a quarter of the stack, 6 MiB at most.
+const MOST_ENVIRONMENT: u64 = 6 << 20;
+
 /// `0,2-3` → 0, 2, 3. `None` for anything else.
 pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
@@ -161,7 +164,7 @@ pub struct Description {
 
 pub fn describe(pid: u32) -> Description {
     let dir = Path::new("/proc").join(pid.to_string());
-    let cmdline = read_some(&dir.join("cmdline"));
+    let cmdline = read_some(&dir.join("cmdline"), MOST_BYTES);
     let cmdline: Vec<_> = cmdline
         .split(|&b| b == 0)
         .filter(|arg| !arg.is_empty())
@@ -170,7 +173,7 @@ pub fn describe(pid: u32) -> Description {
     let exe = fs::read_link(dir.join("exe"))
         .map(|path| path.to_string_lossy().into_owned())
         .unwrap_or_default();
-    let cgroup = read_some(&dir.join("cgroup"));
+    let cgroup = read_some(&dir.join("cgroup"), MOST_BYTES);
     let cgroup = String::from_utf8_lossy(&cgroup);
     Description {
         cmdline: cmdline.join(" "),
@@ -181,7 +184,8 @@ pub fn describe(pid: u32) -> Description {
 
 /// Whether a variable of the environment that a process began with ends in `end`.
 pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
-    let environment = read_some(&Path::new("/proc").join(pid.to_string()).join("environ"));
+    let path = Path::new("/proc").join(pid.to_string()).join("environ");
+    let environment = read_some(&path, MOST_ENVIRONMENT);
     environment.split(|&b| b == 0).any(|variable| {
         variable
             .strip_prefix(name.as_bytes())
@@ -191,11 +195,11 @@ pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
 }
 
 /// The beginning of a file. A command line can have any length.
-fn read_some(path: &Path) -> Vec<u8> {
+fn read_some(path: &Path, most: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = fs::File::open(path) {
         // What could be read before an error is worth keeping.
-        let _ = file.take(MOST_BYTES).read_to_end(&mut bytes);
+        let _ = file.take(most).read_to_end(&mut bytes);
     }
     bytes
 }
@@ -382,6 +386,24 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "it did not end");
             std::thread::yield_now();
         }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_variable_is_found_behind_however_many_others() {
+        let mut child = std::process::Command::new("cat")
+            .env_clear()
+            .envs((0..1000).map(|n| (format!("A{n}"), "x".repeat(100))))
+            .env("Z", "a/1")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let has = |name, end| environment_has(child.id(), name, end);
+        assert_eq!(
+            (has("Z", "/1"), has("Z", "2"), has("B", "")),
+            (true, false, false)
+        );
+        drop(child.stdin.take());
         child.wait().unwrap();
     }
 

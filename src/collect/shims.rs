@@ -20,7 +20,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use procfs::process::Process;
 
-use crate::collect::target;
+use crate::collect::{maps, target};
 use crate::event::Pid;
 
 /// Largest shared memory that gdiag maps; a target could claim any size.
@@ -343,7 +343,7 @@ pub fn is_missing(proc_pid: u32) -> bool {
         if shim_range(&line, &device).is_some() {
             return false;
         }
-        cuda |= is_cuda_driver(&line);
+        cuda |= maps::is_driver(&line);
     }
     cuda && has_driver_thread(proc_pid)
 }
@@ -356,12 +356,6 @@ fn has_driver_thread(proc_pid: u32) -> bool {
         fs::read(task.path().join("comm"))
             .is_ok_and(|comm| comm.starts_with(DRIVER_THREAD.as_bytes()))
     })
-}
-
-/// Whether a line of the maps is of `libcuda.so`, `libcuda.so.1` or the like.
-fn is_cuda_driver(line: &[u8]) -> bool {
-    let name = line.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    name.len() < line.len() && name.starts_with(b"libcuda.so")
 }
 
 /// The address range of a line of the maps, if it is a shim's memory. A file that only has the name,
@@ -526,17 +520,17 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_known_by_the_name_of_its_library() {
+    fn the_driver_is_known_by_the_name_of_its_library_at_the_end_of_a_line() {
         let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 1042      {path}");
         for path in [
             "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08",
             "/opt/sim gpu/libcuda.so.1",
             "/usr/lib64/libcuda.so.1 (deleted)",
         ] {
-            assert!(is_cuda_driver(line(path).as_bytes()), "{path}");
+            assert!(maps::is_driver(line(path).as_bytes()), "{path}");
         }
         for path in ["", "[stack]", "/usr/lib/libcudart.so.12", "/libcuda.so.d/x"] {
-            assert!(!is_cuda_driver(line(path).as_bytes()), "{path}");
+            assert!(!maps::is_driver(line(path).as_bytes()), "{path}");
         }
         assert!(!is_missing(std::process::id()));
     }

@@ -48,6 +48,9 @@ enum State {
 
 #[derive(Debug)]
 struct Process {
+    /// Of all that were ever told of: the pid may be another's, or its program another one, before
+    /// the result is there.
+    number: u64,
     proc_pid: u32,
     state: State,
     tries: u32,
@@ -55,12 +58,24 @@ struct Process {
     last: Option<Failure>,
 }
 
+/// What a thread says at its end.
+#[derive(Debug)]
+struct Answer {
+    pid: Pid,
+    /// Of its [`Process`].
+    number: u64,
+    /// `None`: it has a shim already.
+    result: Option<Result<Injected, Failure>>,
+}
+
 #[derive(Debug)]
 pub(super) struct Injections {
     allowed: bool,
     processes: HashMap<Pid, Process>,
-    sender: Sender<(Pid, Option<Result<Injected, Failure>>)>,
-    receiver: Receiver<(Pid, Option<Result<Injected, Failure>>)>,
+    /// So many processes were told of.
+    told: u64,
+    sender: Sender<Answer>,
+    receiver: Receiver<Answer>,
 }
 
 impl Injections {
@@ -69,6 +84,7 @@ impl Injections {
         Injections {
             allowed,
             processes: HashMap::new(),
+            told: 0,
             sender,
             receiver,
         }
@@ -77,7 +93,9 @@ impl Injections {
     /// A process uses CUDA.
     pub fn uses_cuda(&mut self, pid: Pid, proc_pid: u32, now: Nanos) {
         if self.allowed {
+            self.told += 1;
             self.processes.entry(pid).or_insert(Process {
+                number: self.told,
                 proc_pid,
                 state: State::Due(now),
                 tries: 0,
@@ -94,14 +112,19 @@ impl Injections {
     /// Begins what is due, and says what has come of the others.
     pub fn step(&mut self, now: Nanos) -> Vec<(Pid, u32, Outcome)> {
         let mut outcomes = Vec::new();
-        while let Ok((pid, result)) = self.receiver.try_recv() {
-            let Some(process) = self.processes.get_mut(&pid) else {
+        while let Ok(answer) = self.receiver.try_recv() {
+            let Answer {
+                pid,
+                number,
+                result,
+            } = answer;
+            let process = self.processes.get_mut(&pid);
+            let Some(process) = process.filter(|process| process.number == number) else {
                 continue;
             };
             process.state = State::Over;
             let mut tell = |outcome| outcomes.push((pid, process.proc_pid, outcome));
             match result {
-                // It has a shim already.
                 None | Some(Err(Failure::Gone)) => {}
                 Some(Ok(injected)) => tell(Outcome::Done(injected)),
                 Some(Err(failure)) if failure.may_pass() && process.tries < TRIES => {
@@ -117,7 +140,7 @@ impl Injections {
         let next = self.processes.iter_mut().filter(|(_, p)| due(p));
         for (&pid, process) in next.take(room) {
             process.tries += 1;
-            process.state = match start(pid, process.proc_pid, self.sender.clone()) {
+            process.state = match start(pid, process, self.sender.clone()) {
                 Ok(()) => State::Running,
                 Err(_) => State::Due(now + AGAIN_AFTER),
             };
@@ -136,25 +159,83 @@ impl Injections {
 }
 
 /// A tracer's own thread: with its end, the target is free of it whatever happened.
-fn start(
-    pid: Pid,
-    proc_pid: u32,
-    sender: Sender<(Pid, Option<Result<Injected, Failure>>)>,
-) -> io::Result<()> {
+fn start(pid: Pid, process: &Process, sender: Sender<Answer>) -> io::Result<()> {
+    let (number, proc_pid) = (process.number, process.proc_pid);
     thread::Builder::new()
         .name("gdiag-inject".to_string())
         .spawn(move || {
             if process::environment_has(proc_pid, shim_file::INJECTION, shim_file::FILE_NAME) {
                 thread::sleep(CARRIED_WITHIN);
             }
+            let alone = inject::alone(proc_pid);
             let result = shims::is_missing(proc_pid).then(|| {
+                let _alone = alone?;
                 if process::environment_has(proc_pid, ENV_DISABLE, "1") {
                     return Err(Failure::Disabled);
                 }
                 inject::inject(proc_pid)
             });
             // Nobody may be left to hear it.
-            let _ = sender.send((pid, result));
+            let _ = sender.send(Answer {
+                pid,
+                number,
+                result,
+            });
         })
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: Pid = Pid(7);
+
+    fn answer(injections: &mut Injections, number: u64, failure: Failure) -> Vec<String> {
+        let process = injections.processes.get_mut(&PID).unwrap();
+        process.state = State::Running;
+        let result = Some(Err(failure));
+        let answer = Answer {
+            pid: PID,
+            number,
+            result,
+        };
+        injections.sender.send(answer).unwrap();
+        let outcomes = injections.step(Nanos::ZERO).into_iter();
+        outcomes
+            .map(|(_, _, outcome)| format!("{outcome:?}"))
+            .collect()
+    }
+
+    fn state(injections: &Injections) -> State {
+        injections.processes[&PID].state
+    }
+
+    #[test]
+    fn what_came_of_the_program_before_says_nothing_of_this_one() {
+        let mut injections = Injections::new(true);
+        injections.uses_cuda(PID, 7, Nanos::ZERO);
+        injections.forget(PID);
+        injections.uses_cuda(PID, 7, Nanos::ZERO);
+        assert!(answer(&mut injections, 1, Failure::Late).is_empty());
+        assert_eq!(state(&injections), State::Running);
+        assert_eq!(answer(&mut injections, 2, Failure::Late), ["Failed(Late)"]);
+        assert_eq!(state(&injections), State::Over);
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again_and_told_of_at_the_end_if_that_comes_first() {
+        let mut injections = Injections::new(true);
+        injections.uses_cuda(PID, 7, Nanos::ZERO);
+        assert_eq!(injections.untold().count(), 0);
+        assert!(answer(&mut injections, 1, Failure::Stopped).is_empty());
+        assert_eq!(state(&injections), State::Due(AGAIN_AFTER));
+        assert_eq!(injections.untold().count(), 1);
+        injections.processes.get_mut(&PID).unwrap().tries = TRIES;
+        assert_eq!(
+            answer(&mut injections, 1, Failure::Stopped),
+            ["Failed(Stopped)"]
+        );
+        assert_eq!(injections.untold().count(), 0);
+    }
 }

@@ -4,6 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::mem::{offset_of, size_of};
+use std::os::fd::AsRawFd as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -48,11 +49,11 @@ impl From<NotHeld> for Failure {
     }
 }
 
-fn unreadable(what: &str, e: &io::Error) -> Failure {
+fn inaccessible(what: &str, e: &io::Error) -> Failure {
     match e.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => Failure::Gone,
         Some(libc::EPERM | libc::EACCES) => Failure::Refused(Errno::EPERM),
-        _ => Failure::Unreadable(format!("cannot read {what}: {e}")),
+        _ => Failure::Unreadable(format!("cannot {what}: {e}")),
     }
 }
 
@@ -121,13 +122,15 @@ impl Target {
             },
         }
         let vector_bytes = code::vector_bytes().ok_or(Failure::NoRoom("its vector registers"))?;
-        let memory = Memory::open(proc_pid).map_err(|e| unreadable("its memory", &e))?;
-        let libraries = Libraries::of(proc_pid).map_err(|e| unreadable("its memory map", &e))?;
+        let memory = Memory::open(proc_pid).map_err(|e| inaccessible("read its memory", &e))?;
+        let libraries =
+            Libraries::of(proc_pid).map_err(|e| inaccessible("read its memory map", &e))?;
         let functions = libraries.functions().map_err(|why| match why {
             NoLibrary::NotGlibc => Failure::NotGlibc,
             NoLibrary::Unreadable => Failure::Unreadable("cannot read its C library".into()),
         })?;
-        let regions = libraries::regions(proc_pid).map_err(|e| unreadable("its memory map", &e))?;
+        let regions =
+            libraries::regions(proc_pid).map_err(|e| inaccessible("read its memory map", &e))?;
         let token = random();
         let mail_address = libraries::free_page(&regions, token)
             .ok_or(Failure::NoRoom("a page in its address space"))?;
@@ -147,7 +150,7 @@ impl Target {
 
     /// Interrupts a thread and sends it off with everything that it needs.
     fn try_thread(&self, waiter: Waiter) -> Result<SentOff, Try> {
-        if self.in_handler(waiter.sp) {
+        if self.in_handler(waiter.sp) || self.is_near_guard(waiter.sp) {
             return Err(Try::Next);
         }
         let interrupted = SystemTime::now();
@@ -224,8 +227,7 @@ impl Target {
         if status.signalled {
             return None;
         }
-        let size = size_of::<Block>() as u64 + self.vector_bytes as u64;
-        let at = code::top(registers.rsp).checked_sub(size)? & !63;
+        let at = self.block_at(registers.rsp)?;
         let stack = self.stack(registers.rsp, registers.fs_base)?;
         if at < stack {
             return None;
@@ -240,6 +242,12 @@ impl Target {
         Some((block, at))
     }
 
+    /// Where the block goes, with the vector registers behind it.
+    fn block_at(&self, rsp: u64) -> Option<u64> {
+        let size = size_of::<Block>() as u64 + self.vector_bytes as u64;
+        Some(code::top(rsp).checked_sub(size)? & !63)
+    }
+
     /// Below what address nothing may be written. A thread's own stack, and no other memory that a
     /// program may run on (coroutines have little of it, side by side): glibc keeps what belongs to a
     /// thread at the end of its stack.
@@ -251,6 +259,21 @@ impl Target {
         }
         let own = region.range.contains(&fs_base) && rsp < fs_base;
         own.then(|| region.range.start.saturating_add(STACK))
+    }
+
+    /// Whether what is needed of a stack reaches its guard. Since 2.42 the C library makes that by
+    /// madvise, and the map does not show it: the stack seems to go on with what lies below.
+    fn is_near_guard(&self, sp: u64) -> bool {
+        match libraries::region_of(&self.regions, sp) {
+            Some(region) if !region.main_stack => {
+                let lowest = self.block_at(sp).and_then(|at| at.checked_sub(STACK));
+                lowest.is_none_or(|lowest| {
+                    let mut stack = vec![0; (sp - lowest) as usize];
+                    self.memory.read(lowest, &mut stack).is_err()
+                })
+            }
+            Some(_) | None => false,
+        }
     }
 
     fn in_handler(&self, sp: u64) -> bool {
@@ -338,20 +361,22 @@ impl Target {
         let path = format!("/proc/{}/fd/{fd}", self.proc_pid);
         let not_written =
             |e: io::Error| Failure::NotLoaded(format!("cannot write the library: {e}"));
-        // The target is another's program: that may be any file by now.
-        let link = fs::read_link(&path).map_err(not_written)?;
-        if !link
-            .to_string_lossy()
-            .starts_with(&format!("/memfd:{MEMFD_NAME}"))
-        {
-            return Err(Failure::NotLoaded(
-                "its descriptors change meanwhile".into(),
-            ));
-        }
+        // The target is another's program: that may be any file by now. Not to be opened then, as that
+        // may do something; and it may become another one until it is open.
+        let expect_memfd = |path: &str| {
+            let link = fs::read_link(path).map_err(not_written)?;
+            let memfd = format!("/memfd:{MEMFD_NAME}");
+            link.to_string_lossy()
+                .starts_with(&memfd)
+                .then_some(())
+                .ok_or_else(|| Failure::NotLoaded("its descriptors change meanwhile".into()))
+        };
+        expect_memfd(&path)?;
         let mut file = OpenOptions::new()
             .write(true)
             .open(&path)
             .map_err(not_written)?;
+        expect_memfd(&format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         file.write_all(SHIM).map_err(not_written)?;
         let at = self.mail_address + offset_of!(Mail, path) as u64;
         self.memory
@@ -421,11 +446,11 @@ fn put_code(libraries: &Libraries, memory: &Memory) -> Result<u64, Failure> {
         .ok_or(Failure::NoRoom("the code that loads the library"))?;
     memory
         .read(at, &mut there)
-        .map_err(|e| unreadable("its memory", &e))?;
+        .map_err(|e| inaccessible("read its memory", &e))?;
     if there != code {
         memory
             .write(at, code)
-            .map_err(|e| unreadable("its code", &e))?;
+            .map_err(|e| inaccessible("write into its code", &e))?;
     }
     Ok(at)
 }

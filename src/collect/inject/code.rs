@@ -107,7 +107,7 @@ pub(super) struct Block {
     pub flags: u64,
     /// Where the address to go on at is, right below the red zone.
     pub top: u64,
-    /// All signals but the two of the C library, by which it reaches every thread.
+    /// What [`blocked`] says.
     pub blocked: u64,
     pub before: u64,
     pub mail_address: u64,
@@ -136,9 +136,9 @@ global_asm!(
     // The chosen thread. rsp is the block, 64-byte aligned; all other registers are its own.
     "mov rbp, rsp",
     "cld",
-    // rt_sigprocmask(SIG_SETMASK, &blocked, &before, 8)
+    // rt_sigprocmask(SIG_BLOCK, &blocked, &before, 8)
     "mov eax, 14",
-    "mov edi, 2",
+    "xor edi, edi",
     "lea rsi, [rbp + {blocked}]",
     "lea rdx, [rbp + {before}]",
     "mov r10d, 8",
@@ -457,14 +457,32 @@ pub(super) fn block(
         rdi: regs.rdi,
         flags: regs.eflags,
         top: top(regs.rsp),
-        // SIGCANCEL and SIGSETXID: setuid() of another thread waits for this one to take it.
-        blocked: !(1 << 31 | 1 << 32),
+        blocked: blocked(),
         before: 0,
         mail_address,
         pthread_create,
         mail,
         pad: [0; 40],
     }
+}
+
+/// The signals that are blocked while the code runs, and in the new thread for good: all that may
+/// wait. SIGCANCEL may: in a wait that is a cancellation point it could end the thread at once, in the
+/// midst of `pthread_create`, which would never release its locks.
+fn blocked() -> u64 {
+    // What an instruction causes ends the process when it is blocked, whatever handles it.
+    let by_instruction = [
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGSYS,
+    ];
+    // setuid() of another thread waits, with a lock that pthread_create takes, for all to handle it.
+    const SIGSETXID: i32 = 33;
+    let open = by_instruction.into_iter().chain([SIGSETXID]);
+    open.fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)))
 }
 
 /// Where the address to go on at is written.

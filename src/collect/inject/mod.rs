@@ -25,10 +25,11 @@ mod tracee;
 mod waits;
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 
 use gdiag_shim_layout::ENV_DISABLE;
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::event::Tid;
 use crate::units::Nanos;
@@ -53,6 +54,8 @@ pub enum Failure {
     Refused(Errno),
     /// A debugger, or another tracer, by its pid.
     Traced(u32),
+    /// Another gdiag is doing it.
+    AnotherGdiag,
     /// By a stop signal.
     Stopped,
     /// Of the machine, for which there is no code to inject.
@@ -81,7 +84,9 @@ impl Failure {
     /// Whether it may work a little later.
     pub fn may_pass(&self) -> bool {
         match self {
-            Failure::Traced(_) | Failure::Stopped | Failure::NoThread => true,
+            Failure::Traced(_) | Failure::AnotherGdiag | Failure::Stopped | Failure::NoThread => {
+                true
+            }
             Failure::Gone
             | Failure::Refused(_)
             | Failure::Architecture
@@ -112,6 +117,7 @@ impl fmt::Display for Failure {
                 }
             }
             Failure::Traced(pid) => write!(f, "process {pid} is tracing it, as a debugger does"),
+            Failure::AnotherGdiag => f.write_str("another gdiag is doing so"),
             Failure::Stopped => f.write_str("it is stopped; record again after SIGCONT"),
             Failure::Architecture => f.write_str("gdiag can do it on x86-64 only"),
             Failure::Disabled => write!(f, "{ENV_DISABLE}=1 is set in its environment"),
@@ -130,6 +136,25 @@ impl fmt::Display for Failure {
             Failure::NotLoaded(why) => f.write_str(why),
             Failure::Late => f.write_str("it did not load the library in time"),
         }
+    }
+}
+
+/// Keeps every other gdiag that sees the same /proc from injecting into a process, until it is
+/// dropped: one that looked before this one is done would see no shim, and bring another. The process
+/// itself knows nothing of such a lock.
+#[derive(Debug)]
+pub struct Alone {
+    _lock: Flock<File>,
+}
+
+pub fn alone(proc_pid: u32) -> Result<Alone, Failure> {
+    let stat = File::open(format!("/proc/{proc_pid}/stat")).map_err(|_| Failure::Gone)?;
+    match Flock::lock(stat, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Alone { _lock: lock }),
+        Err((_, Errno::EAGAIN)) => Err(Failure::AnotherGdiag),
+        Err((_, e)) => Err(Failure::Unreadable(format!(
+            "cannot lock its stat file: {e}"
+        ))),
     }
 }
 

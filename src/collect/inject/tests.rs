@@ -43,6 +43,16 @@ impl Drop for Sleeper {
 }
 
 #[test]
+fn two_of_us_do_not_inject_at_once() {
+    let own = std::process::id();
+    let first = alone(own).unwrap();
+    assert_eq!(alone(own).unwrap_err(), Failure::AnotherGdiag);
+    drop(first);
+    assert!(alone(own).is_ok());
+    assert_eq!(alone(u32::MAX).unwrap_err(), Failure::Gone);
+}
+
+#[test]
 fn a_process_that_waits_loads_the_shim_and_waits_on() {
     let sleeper = Sleeper::start("sleep", &["1000"]);
     let injected = match inject(sleeper.pid()) {

@@ -47,11 +47,14 @@ pub(super) fn suits(number: u64, args: &[u64; 6]) -> Option<u8> {
     match number {
         nr::POLL => Some(0),
         nr::PPOLL if args[3] == 0 => Some(0),
+        // For 2: a contended lock, of the C library or of Rust's, also one that is waited for with a
+        // timeout.
+        nr::FUTEX if args[2] as u32 == 2 => None,
         nr::FUTEX => match args[1] & 0x7f {
             // FUTEX_WAIT_BITSET, as condition variables, semaphores and joins wait.
             9 => Some(1),
-            // FUTEX_WAIT for 2: a lock of the C library.
-            0 if args[2] as u32 != 2 => Some(4),
+            // FUTEX_WAIT
+            0 => Some(4),
             _ => None,
         },
         nr::CLOCK_NANOSLEEP => Some(1),
@@ -147,8 +150,10 @@ pub(super) fn find(proc_pid: u32, most: usize) -> Vec<Waiter> {
             let text = fs::read_to_string(format!("/proc/{proc_pid}/task/{tid}/syscall")).ok()?;
             let call = parse(&text)?;
             let rank = suits(call.number, &call.args)?;
+            // The kernel's own threads in a process, for io_uring: they have no stack, nor can be traced.
+            let sp = Some(call.sp).filter(|&sp| sp != 0)?;
             let tid = Tid(tid);
-            Some((rank, Waiter { tid, sp: call.sp }))
+            Some((rank, Waiter { tid, sp }))
         })
         .collect();
     found.sort_by_key(|(rank, waiter)| (*rank, waiter.tid));
@@ -175,6 +180,7 @@ mod tests {
         assert!(futex(0x189, 0).is_some(), "a condition variable");
         assert!(futex(0x80, 1).is_some());
         assert_eq!(futex(0x80, 2), None, "a contended lock");
+        assert_eq!(futex(0x189, 2), None, "pthread_mutex_timedlock");
         assert_eq!(futex(0x86, 0), None, "FUTEX_LOCK_PI");
         assert!(suits(nr::PPOLL, &[0; 6]).is_some());
         assert_eq!(suits(nr::PPOLL, &[0, 0, 0, 1, 0, 0]), None);

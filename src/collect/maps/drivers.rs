@@ -39,7 +39,7 @@ impl DriverFiles {
     }
 }
 
-/// Whether this is the library through which all CUDA calls go.
+/// Whether this is the library through which all CUDA calls go. A line of the maps may be given for its path.
 pub fn is_driver(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
     name.starts_with(b"libcuda.so")
