@@ -173,7 +173,13 @@ fn start(pid: Pid, process: &Process, sender: Sender<Answer>) -> io::Result<()> 
                 if process::environment_has(proc_pid, ENV_DISABLE, "1") {
                     return Err(Failure::Disabled);
                 }
-                inject::inject(proc_pid)
+                let injected = inject::inject(proc_pid)?;
+                // Its entry has returned, so it is there by now, or never.
+                if shims::is_missing(proc_pid) {
+                    let why = "the library was loaded, and could not set up its shared memory";
+                    return Err(Failure::NotLoaded(why.to_string()));
+                }
+                Ok(injected)
             });
             // Nobody may be left to hear it.
             let _ = sender.send(Answer {
