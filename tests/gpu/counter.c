@@ -7,10 +7,10 @@
  * Prints its counts on stderr when the process ends.
  */
 #define _GNU_SOURCE
+#include "cupti_calls.h"
 #include "cupti_pool.h"
 
 #define KINDS 64
-#define MAX_CBID 1024
 
 static _Atomic uint64_t counts[KINDS];
 
@@ -35,31 +35,6 @@ static void report(void)
 		atomic_load(&pool_exhausted));
 }
 
-/* Switches off every call that COUNTER_CALLS does not name. */
-static void keep_calls(const char *list)
-{
-	static unsigned char keep_driver[MAX_CBID], keep_runtime[MAX_CBID];
-	unsigned char *keep = NULL;
-	char *copy = strdup(list);
-
-	for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) {
-		if (!strcmp(word, "driver"))
-			keep = keep_driver;
-		else if (!strcmp(word, "runtime"))
-			keep = keep_runtime;
-		else if (keep && atoi(word) > 0 && atoi(word) < MAX_CBID)
-			keep[atoi(word)] = 1;
-	}
-	free(copy);
-	/* An id that this CUPTI does not know is refused; that is no error. */
-	for (uint32_t id = 1; id < MAX_CBID; id++) {
-		if (!keep_driver[id])
-			cuptiActivityEnableDriverApi(id, 0);
-		if (!keep_runtime[id])
-			cuptiActivityEnableRuntimeApi(id, 0);
-	}
-}
-
 int InitializeInjection(void);
 int InitializeInjection(void)
 {
@@ -76,8 +51,11 @@ int InitializeInjection(void)
 		return 1;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		CUPTI_TRY(cuptiActivityEnable(kinds[i]));
-	if (calls)
-		keep_calls(calls);
+	if (calls) {
+		parse_calls(calls);
+		keep_driver_calls();
+		keep_runtime_calls();
+	}
 	atexit(report);
 	return 1;
 }

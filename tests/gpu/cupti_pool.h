@@ -72,12 +72,9 @@ static void CUPTIAPI pool_complete(CUcontext ctx, uint32_t stream, uint8_t *buff
 	atomic_fetch_or(&pool_free, 1ull << ((size_t)(buffer - pool_base) / POOL_BYTES));
 }
 
-/* 0, or -1 when CUPTI will not give this process its records. */
-static int pool_start(void)
+/* 0, or -1 without the memory. Once in a process. */
+static int pool_map(void)
 {
-	uint8_t zeroed = 1;
-	size_t len = sizeof(zeroed);
-
 	pool_base = mmap(NULL, (size_t)POOL_BUFFERS * POOL_BYTES, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (pool_base == MAP_FAILED) {
@@ -85,10 +82,24 @@ static int pool_start(void)
 		return -1;
 	}
 	atomic_store(&pool_free, ~0ull);
+	return 0;
+}
+
+/* 0, or -1 when CUPTI will not give this process its records. */
+static int pool_register(void)
+{
+	uint8_t zeroed = 1;
+	size_t len = sizeof(zeroed);
+
 	CUPTI_TRY(cuptiActivitySetAttribute(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER,
 					    &len, &zeroed));
 	return CUPTI_TRY(cuptiActivityRegisterCallbacks(pool_request, pool_complete)) ==
 		       CUPTI_SUCCESS ? 0 : -1;
+}
+
+static int pool_start(void)
+{
+	return pool_map() || pool_register() ? -1 : 0;
 }
 
 #endif
