@@ -84,13 +84,12 @@ pub const KINDS: &[Kind<'static>] = &[
 ];
 
 /// Ways to wait in which a thread can be interrupted; others are left alone.
-const SUITABLE: [&str; 19] = [
+const SUITABLE: [&str; 18] = [
     "poll",
     "poll_timeout",
     "raw_poll",
     "raw_ppoll",
     "raw_select",
-    "waitpid",
     "nanosleep",
     "raw_nanosleep",
     "clock_nanosleep",

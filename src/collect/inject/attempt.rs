@@ -303,6 +303,7 @@ impl Target {
             left: 0,
             left_at: [0; 2],
             pause: [0, 1_000_000],
+            now: [0; 2],
             memfd_name: code::text(MEMFD_NAME),
             thread_name: code::text("gdiag-inject"),
             entry: code::text("InitializeInjection"),

@@ -9,7 +9,7 @@
 //!     blocks signals, saves vector registers
 //!     maps the mailbox where gdiag looks for it
 //!     pthread_create ──────────────────────────────► memfd_create, says READY
-//!     restores all that it changed                   waits for GO (gdiag writes the library), 3 s at most
+//!     restores all that it changed                   waits for GO (gdiag writes the library), 4 s at most
 //!     calls again what it was waiting in             dlopen, InitializeInjection, says DONE
 //!                                                    unmaps the mailbox, ends
 //! ```
@@ -46,10 +46,10 @@ pub(super) mod state {
     pub const SEEN: u32 = 8;
 }
 
-/// How long the new thread waits for the library, in about milliseconds.
-const GO_WITHIN_MS: u32 = 3_000;
+/// How many seconds the new thread waits for the library, or one less.
+const GO_WITHIN_S: u32 = 4;
 /// And for gdiag to look at the outcome.
-const SEEN_WITHIN_MS: u32 = 1_000;
+const SEEN_WITHIN_S: u32 = 2;
 
 /// [`Mail::created`] before `pthread_create` has returned.
 pub(super) const NOT_YET: i32 = -1;
@@ -77,6 +77,8 @@ pub(super) struct Mail {
     pub left_at: [i64; 2],
     /// A timespec of a millisecond.
     pub pause: [i64; 2],
+    /// For the new thread's clock.
+    pub now: [i64; 2],
     /// NUL-terminated, as all that follows.
     pub memfd_name: [u8; 32],
     pub thread_name: [u8; 16],
@@ -113,7 +115,7 @@ pub(super) struct Block {
     pub mail_address: u64,
     pub pthread_create: u64,
     pub mail: Mail,
-    pub pad: [u8; 40],
+    pub pad: [u8; 24],
 }
 
 const _: () = assert!(size_of::<Mail>() <= MAIL_BYTES as usize);
@@ -123,7 +125,7 @@ const _: () = assert!(size_of::<Block>().is_multiple_of(64));
 pub(super) const RED_ZONE: u64 = 128;
 
 /// Marks the code, and its version, in a target where it was left before.
-const SIGNATURE: &[u8; 16] = b"gdiag injection1";
+const SIGNATURE: &[u8; 16] = b"gdiag injection2";
 
 global_asm!(
     ".pushsection .rodata.gdiag_inject,\"a\",@progbits",
@@ -132,7 +134,7 @@ global_asm!(
     ".globl gdiag_inject_begin, gdiag_inject_end",
     ".hidden gdiag_inject_begin, gdiag_inject_end",
     "gdiag_inject_begin:",
-    ".ascii \"gdiag injection1\"",
+    ".ascii \"gdiag injection2\"",
     // The chosen thread. rsp is the block, 64-byte aligned; all other registers are its own.
     "mov rbp, rsp",
     "cld",
@@ -219,7 +221,7 @@ global_asm!(
     "10:",
     "push rbx",
     "push rbp",
-    "sub rsp, 8",
+    "push r12",
     "mov rbx, rdi",
     // prctl(PR_SET_NAME, thread_name)
     "mov eax, 157",
@@ -246,17 +248,15 @@ global_asm!(
     "mov ecx, {no_memfd}",
     "js 18f",
     "mov dword ptr [rbx + {state}], {ready}",
-    "mov ebp, {go_within_ms}",
+    "xor r12d, r12d",
+    "call 31f",
+    "mov r12, rax",
     "12:",
     "cmp dword ptr [rbx + {state}], {go}",
     "je 13f",
-    // nanosleep(&pause, NULL)
-    "mov eax, 35",
-    "lea rdi, [rbx + {pause}]",
-    "xor esi, esi",
-    "syscall",
-    "dec ebp",
-    "jnz 12b",
+    "call 30f",
+    "cmp rax, {go_within_s}",
+    "jb 12b",
     "mov eax, {ready}",
     "mov ecx, {gave_up}",
     "lock cmpxchg [rbx + {state}], ecx",
@@ -305,16 +305,15 @@ global_asm!(
     "18:",
     "mov [rbx + {state}], ecx",
     "20:",
-    "mov ebp, {seen_within_ms}",
+    "xor r12d, r12d",
+    "call 31f",
+    "mov r12, rax",
     "21:",
     "cmp dword ptr [rbx + {state}], {seen}",
     "je 22f",
-    "mov eax, 35",
-    "lea rdi, [rbx + {pause}]",
-    "xor esi, esi",
-    "syscall",
-    "dec ebp",
-    "jnz 21b",
+    "call 30f",
+    "cmp rax, {seen_within_s}",
+    "jb 21b",
     // munmap, unless the chosen thread may still write there
     "22:",
     "cmp dword ptr [rbx + {left}], 1",
@@ -325,9 +324,24 @@ global_asm!(
     "syscall",
     "23:",
     "xor eax, eax",
-    "add rsp, 8",
+    "pop r12",
     "pop rbp",
     "pop rbx",
+    "ret",
+    // nanosleep(&pause, NULL), and then rax = seconds since r12
+    "30:",
+    "mov eax, 35",
+    "lea rdi, [rbx + {pause}]",
+    "xor esi, esi",
+    "syscall",
+    "31:",
+    // clock_gettime(CLOCK_MONOTONIC, &now)
+    "mov eax, 228",
+    "mov edi, 1",
+    "lea rsi, [rbx + {now}]",
+    "syscall",
+    "mov rax, [rbx + {now}]",
+    "sub rax, r12",
     "ret",
     ".balign 8",
     "gdiag_inject_end:",
@@ -373,8 +387,9 @@ global_asm!(
     dlerror = const offset_of!(Mail, dlerror),
     error = const offset_of!(Mail, error),
     error_most = const 255,
-    go_within_ms = const GO_WITHIN_MS,
-    seen_within_ms = const SEEN_WITHIN_MS,
+    go_within_s = const GO_WITHIN_S,
+    seen_within_s = const SEEN_WITHIN_S,
+    now = const offset_of!(Mail, now),
     ready = const state::READY,
     go = const state::GO,
     done = const state::DONE,
@@ -462,7 +477,7 @@ pub(super) fn block(
         mail_address,
         pthread_create,
         mail,
-        pad: [0; 40],
+        pad: [0; 24],
     }
 }
 

@@ -15,7 +15,6 @@ mod nr {
     pub const POLL: u64 = 7;
     pub const SELECT: u64 = 23;
     pub const NANOSLEEP: u64 = 35;
-    pub const WAIT4: u64 = 61;
     pub const FUTEX: u64 = 202;
     pub const RESTART_SYSCALL: u64 = 219;
     pub const CLOCK_NANOSLEEP: u64 = 230;
@@ -41,7 +40,8 @@ pub(super) struct Waiter {
 /// How well a call suits, the lower the better; `None`: not at all.
 ///
 /// Left out are waits for a lock, which the allocator and the loader have too; calls that change
-/// the signal mask while they wait; and those that end at every interruption, whoever causes it,
+/// the signal mask while they wait; waits for children, because a traced thread is sent even the
+/// SIGCHLD that it ignores; and those that end at every interruption, whoever causes it,
 /// as epoll_wait does: were gdiag killed before it could make good for that, the program would see it.
 pub(super) fn suits(number: u64, args: &[u64; 6]) -> Option<u8> {
     match number {
@@ -59,7 +59,7 @@ pub(super) fn suits(number: u64, args: &[u64; 6]) -> Option<u8> {
         },
         nr::CLOCK_NANOSLEEP => Some(1),
         nr::NANOSLEEP => Some(2),
-        nr::READ | nr::SELECT | nr::WAIT4 => Some(3),
+        nr::READ | nr::SELECT => Some(3),
         // Something was interrupted before: only calls whose state the kernel keeps get here.
         nr::RESTART_SYSCALL => Some(5),
         _ => None,
@@ -156,7 +156,8 @@ pub(super) fn find(proc_pid: u32, most: usize) -> Vec<Waiter> {
             Some((rank, Waiter { tid, sp }))
         })
         .collect();
-    found.sort_by_key(|(rank, waiter)| (*rank, waiter.tid));
+    // The first thread last: it answers for the process when signals come.
+    found.sort_by_key(|(rank, waiter)| (waiter.tid.0 == proc_pid, *rank, waiter.tid));
     found.into_iter().map(|(_, w)| w).take(most).collect()
 }
 
@@ -184,8 +185,8 @@ mod tests {
         assert_eq!(futex(0x86, 0), None, "FUTEX_LOCK_PI");
         assert!(suits(nr::PPOLL, &[0; 6]).is_some());
         assert_eq!(suits(nr::PPOLL, &[0, 0, 0, 1, 0, 0]), None);
-        // sigsuspend, rt_sigtimedwait, epoll_wait, write
-        for number in [130, 128, 232, 1] {
+        // sigsuspend, rt_sigtimedwait, epoll_wait, wait4, write
+        for number in [130, 128, 232, 61, 1] {
             assert_eq!(suits(number, &[0; 6]), None);
         }
     }
