@@ -380,15 +380,20 @@ impl Unseen {
     }
 }
 
-/// Whose calls were measured by probes on the driver, and why.
-fn probed_text(session: &Session) -> Option<String> {
+/// Whose calls were measured by probes on the driver, and why, unless that has been said.
+fn probed_text(session: &Session, said: &[String]) -> Option<String> {
     let (pid, _, why) = session.probed().next()?;
     let who = match session.probed().count() {
         1 => format!("process {pid}"),
         n => format!("{n} processes, {pid} among them"),
     };
+    let why = if said.iter().any(|text| text.contains(why)) {
+        String::new()
+    } else {
+        format!(": {why}")
+    };
     Some(format!(
-        "{who}: CUDA calls are measured by probes on the driver, host side only, where CUPTI records nothing: {why}"
+        "{who}: CUDA calls are measured by probes on the driver, host side only, where CUPTI records nothing{why}"
     ))
 }
 
@@ -409,7 +414,7 @@ fn finish(
     let told = session.probed().map(|(_, proc_pid, _)| proc_pid);
     let told = told.chain(not_injected.iter().map(|(proc_pid, _)| *proc_pid));
     let unseen = unseen.warning(options.inject, told);
-    let probed = probed_text(&session);
+    let is_probed = session.probed().next().is_some();
     let why = match session.refused() {
         _ if seen.gpu_operations > 0 => None,
         Some((ShimState::Busy, reason)) => Some(format!(
@@ -417,7 +422,7 @@ fn finish(
         )),
         Some((_, reason)) => Some(format!("no GPU records: {reason}")),
         // Another sentence says so.
-        None if seen.probed_calls > 0 || probed.is_some() => None,
+        None if seen.probed_calls > 0 || is_probed => None,
         // CUPTI 13.0 can do so when it is turned on in a busy program.
         None if seen.launches > 0 => Some(format!(
             "no GPU records: CUPTI gave none for {} launches; record again, or restart the program",
@@ -437,6 +442,7 @@ fn finish(
     let first = not_injected.into_iter().map(|(_, text)| text);
     let first = first.chain(unseen).chain(why).chain(unified_memory);
     warnings.splice(0..0, first);
+    let probed = probed_text(&session, &warnings);
     let gpu_source = match (seen.gpu_operations, seen.simulated, seen.probed_calls) {
         (0, _, 0) => GpuSource::None,
         (0, _, _) => GpuSource::Uprobe,
