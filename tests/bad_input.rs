@@ -304,7 +304,8 @@ fn no_libcupti() {
         return;
     };
     let said = warnings(&output);
-    assert_eq!(said.len(), 1, "{said:?}");
+    // Where there was time for it, a second one says that probes were put on the driver.
+    assert!(said.len() <= 2, "{said:?}");
     assert!(
         said[0].contains("no libcupti beside the CUDA libraries"),
         "{said:?}"
@@ -323,7 +324,7 @@ fn a_libcupti_that_another_tool_holds() {
         return;
     };
     let said = warnings(&output);
-    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said.len() <= 2, "{said:?}");
     assert_eq!(
         said[0].matches("another tool holds CUPTI").count(),
         1,
