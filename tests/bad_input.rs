@@ -37,7 +37,13 @@ impl Place {
     /// gdiag where anybody can run it.
     fn public_gdiag(&self) -> Command {
         let gdiag = self.path("gdiag");
-        fs::copy(env!("CARGO_BIN_EXE_gdiag"), &gdiag).unwrap();
+        // By another program: while this one writes, a fork of another test may inherit the descriptor,
+        // and then the copy cannot be executed.
+        let copied = Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_gdiag"))
+            .arg(&gdiag)
+            .status();
+        assert!(copied.unwrap().success());
         fs::set_permissions(self.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
         Command::new(gdiag)
     }

@@ -134,6 +134,13 @@ fn a_target_with_another_root_has_its_libraries_elsewhere() {
     }
 }
 
+/// By another program: while this one writes, a fork of another test may inherit the descriptor, and
+/// then the copy cannot be executed.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success(), "{from:?}");
+}
+
 fn records_with_another_root(way: Library) {
     let root = tempfile::tempdir().unwrap();
     let inside = |path: &str| root.path().join(path.trim_start_matches('/'));
@@ -152,7 +159,7 @@ fn records_with_another_root(way: Library) {
     let mut needed: Vec<PathBuf> = libraries_of(&library);
     for file in ["gpuload", "libcuda.so.1", "libcupti.so.13"] {
         let to = if file == "gpuload" { "/bin" } else { "/gpu" };
-        fs::copy(simgpu().join(file), inside(to).join(file)).unwrap();
+        copy(&simgpu().join(file), &inside(to).join(file));
         needed.extend(libraries_of(&simgpu().join(file)));
     }
     for file in needed {
@@ -165,7 +172,7 @@ fn records_with_another_root(way: Library) {
             inside("/strange/libs").join(name)
         };
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(&file, to).unwrap();
+        copy(&file, &to);
     }
 
     let mut command = unshare(CONTAINER);
