@@ -45,7 +45,8 @@ pub struct Injected {
     pub took: Nanos,
 }
 
-/// Why it was not done; the process is as it was.
+/// Why it was not done. The process runs on as before; of the last three kinds it keeps a page or the
+/// library, of which nothing uses anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The process has ended.
