@@ -24,6 +24,7 @@ mod quality;
 pub mod report;
 mod runqueue;
 mod sampled;
+pub mod sched;
 mod series;
 pub mod stacks;
 mod sums;

@@ -19,6 +19,13 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
+        Action::Sched(_)
+        | Action::Syscalls(_)
+        | Action::Export(_)
+        | Action::Start(_)
+        | Action::Stat(_)
+        | Action::Snapshot(_)
+        | Action::Stop(_) => anyhow::bail!("under construction"),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }

@@ -4,6 +4,12 @@
 //! status) are public because the manual pages are made from them too.
 #![forbid(unsafe_code)]
 
+mod export;
+mod flight;
+mod sched;
+mod syscalls;
+mod watched;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -11,8 +17,19 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::analyse::stacks::{self, Mode};
-use crate::event::{Pid, Tid};
-use crate::units::Nanos;
+use crate::collect::process;
+use crate::event::{Cpu, Pid, Tid};
+use crate::units::{Bytes, Nanos};
+
+pub use export::{ExportFormat, ExportOptions, EXPORT_EXAMPLES};
+pub use flight::{
+    KeepOptions, SnapshotOptions, StartOptions, StatOptions, StopOptions, Trigger,
+    FLIGHT_EXIT_STATUS, SNAPSHOT_EXAMPLES, START_EXAMPLES, STAT_EXAMPLES, STOP_EXAMPLES,
+};
+pub use sched::{
+    CpuList, SchedBy, SchedOptions, SchedSort, SchedSource, SchedView, SCHED_EXAMPLES,
+};
+pub use syscalls::{SyscallsOptions, SyscallsSource, SYSCALLS_EXAMPLES};
 
 /// Where a recording goes, and comes from, unless said otherwise.
 pub const DEFAULT_FILE: &str = "gdiag.data";
@@ -146,6 +163,9 @@ pub const RECORD_EXIT_STATUS: Pairs = &[
     ),
 ];
 
+/// What live commands and recorders add.
+pub const LIVE_EXIT_STATUS: Pairs = RECORD_EXIT_STATUS;
+
 /// The help text of a subcommand after its options.
 fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
     let width = examples
@@ -192,6 +212,13 @@ enum Command {
     Record(RecordArgs),
     Report(ReportArgs),
     Flame(FlameArgs),
+    Sched(sched::SchedArgs),
+    Syscalls(syscalls::SyscallsArgs),
+    Export(export::ExportArgs),
+    Start(flight::StartArgs),
+    Stat(flight::StatArgs),
+    Snapshot(flight::SnapshotArgs),
+    Stop(flight::StopArgs),
     Shim(ShimArgs),
 }
 
@@ -209,6 +236,43 @@ enum Command {
     after_long_help = after_help(RECORD_EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
 )]
 struct RecordArgs {
+    #[command(flatten)]
+    recording: RecordingArgs,
+
+    /// Write the recording here; an old one becomes FILE.old
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    output: PathBuf,
+
+    /// Stop recording after this time, such as 10s or 250ms
+    #[arg(short, long, value_name = "DUR", value_parser = parse_positive)]
+    duration: Option<Nanos>,
+
+    /// Record when managed memory moves, and when the GPU waits for it. Slows down programs that
+    /// use much of it. CUPTI has to be told before the first allocation: for a launched command only
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "container", "all"])]
+    unified_memory: bool,
+
+    /// Keep what happens in memory, and write a snapshot to FILE.1, FILE.2 and so on after each such event: a GPU
+    /// idle for longer than this (gap>50ms), a thread that waited for a CPU (runq>20ms) or for anything
+    /// (wait>1s). So does the signal USR2
+    #[arg(long, value_name = "EVENT>DUR", value_parser = parse_trigger)]
+    snapshot_on: Vec<Trigger>,
+
+    #[command(flatten)]
+    keep: flight::KeepArgs,
+
+    /// Exit with status 4 when events were lost
+    #[arg(long)]
+    strict: bool,
+
+    /// The command to run, with its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Whom a recorder records, and what.
+#[derive(Debug, Args)]
+struct RecordingArgs {
     /// Record these processes and their children; ends when they do
     #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
     pid: Vec<Pid>,
@@ -229,14 +293,6 @@ struct RecordArgs {
     #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "container"])]
     all: bool,
 
-    /// Write the recording here; an old one becomes FILE.old
-    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
-    output: PathBuf,
-
-    /// Stop recording after this time, such as 10s or 250ms
-    #[arg(short, long, value_name = "DUR", value_parser = parse_positive)]
-    duration: Option<Nanos>,
-
     /// Keep the kernel stack of waits at least this long
     #[arg(long, value_name = "DUR", default_value = "100us")]
     wait_threshold: Nanos,
@@ -255,18 +311,13 @@ struct RecordArgs {
     #[arg(long, conflicts_with_all = ["freq", "launch_stacks"])]
     no_stacks: bool,
 
-    /// Record when managed memory moves, and when the GPU waits for it. Slows down programs that
-    /// use much of it. CUPTI has to be told before the first allocation: for a launched command only
-    #[arg(long, conflicts_with_all = ["pid", "cgroup", "container", "all"])]
-    unified_memory: bool,
-
     /// Put nothing into running processes: GPU records only from those that carry gdiag's library
     #[arg(long)]
     no_inject: bool,
 
-    /// Exit with status 4 when events were lost
+    /// Record each system call of the target, with its time and result. Costs every call a microsecond or so
     #[arg(long)]
-    strict: bool,
+    syscalls: bool,
 
     /// Print errors and warnings only
     #[arg(short, long, conflicts_with = "verbose")]
@@ -275,10 +326,6 @@ struct RecordArgs {
     /// Print what is being done; twice for libbpf's messages too
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
-
-    /// The command to run, with its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true)]
-    command: Vec<OsString>,
 }
 
 /// Explain why the GPUs of a recording were idle
@@ -459,19 +506,41 @@ pub enum Action {
     Record(RecordOptions),
     Report(ReportOptions),
     Flame(FlameOptions),
+    Sched(SchedOptions),
+    Syscalls(SyscallsOptions),
+    Export(ExportOptions),
+    Start(StartOptions),
+    Stat(StatOptions),
+    Snapshot(SnapshotOptions),
+    Stop(StopOptions),
     ShimInstall { dir: PathBuf },
 }
 
 impl Action {
     /// A command is started and is itself what gets recorded: its exit status is gdiag's.
     pub fn launches_target(&self) -> bool {
-        matches!(
-            self,
-            Action::Record(RecordOptions {
-                target: Target::Command,
+        let target = match self {
+            Action::Record(options) => &options.target,
+            Action::Sched(SchedOptions {
+                source: SchedSource::Live { target, .. },
                 ..
             })
-        )
+            | Action::Syscalls(SyscallsOptions {
+                source: SyscallsSource::Live { target, .. },
+                ..
+            }) => target,
+            Action::Report(_)
+            | Action::Flame(_)
+            | Action::Sched(_)
+            | Action::Syscalls(_)
+            | Action::Export(_)
+            | Action::Start(_)
+            | Action::Stat(_)
+            | Action::Snapshot(_)
+            | Action::Stop(_)
+            | Action::ShimInstall { .. } => return false,
+        };
+        *target == Target::Command
     }
 }
 
@@ -507,6 +576,10 @@ pub struct RecordOptions {
     pub unified_memory: bool,
     /// The library may be put into running processes that use CUDA.
     pub inject: bool,
+    /// Each system call of the target is recorded.
+    pub syscalls: bool,
+    /// In memory, and written at events, rather than all to the file.
+    pub keep: Option<KeepOptions>,
     pub strict: bool,
     pub quiet: bool,
     pub verbose: u8,
@@ -535,11 +608,7 @@ pub struct ReportOptions {
 impl ReportOptions {
     /// How many gaps of each GPU to list; `None` is every one.
     pub fn gap_limit(&self) -> Option<usize> {
-        match self.gaps {
-            None => Some(20),
-            Some(GapLimit::Count(n)) => Some(n),
-            Some(GapLimit::All) => None,
-        }
+        self.gaps.map_or(Some(20), GapLimit::count)
     }
 }
 
@@ -569,6 +638,16 @@ pub enum GapLimit {
     All,
 }
 
+impl GapLimit {
+    /// `None` is every one.
+    pub fn count(self) -> Option<usize> {
+        match self {
+            GapLimit::Count(n) => Some(n),
+            GapLimit::All => None,
+        }
+    }
+}
+
 impl Cli {
     /// Checks what clap cannot, and leaves clap's types behind.
     pub fn into_action(self) -> Result<Action, clap::Error> {
@@ -576,6 +655,13 @@ impl Cli {
             Command::Record(args) => Action::Record(args.into_options()?),
             Command::Report(args) => Action::Report(args.into_options()),
             Command::Flame(args) => Action::Flame(args.into_options()?),
+            Command::Sched(args) => Action::Sched(args.into_options()?),
+            Command::Syscalls(args) => Action::Syscalls(args.into_options()?),
+            Command::Export(args) => Action::Export(args.into_options()?),
+            Command::Start(args) => Action::Start(args.into_options()?),
+            Command::Stat(args) => Action::Stat(args.into_options()),
+            Command::Snapshot(args) => Action::Snapshot(args.into_options()),
+            Command::Stop(args) => Action::Stop(args.into_options()),
             Command::Shim(args) => match args.command {
                 ShimCommand::Install { dir } => Action::ShimInstall { dir },
             },
@@ -583,54 +669,75 @@ impl Cli {
     }
 }
 
-impl RecordArgs {
-    fn into_options(self) -> Result<RecordOptions, clap::Error> {
-        let target = if self.all {
-            Target::All
+impl RecordingArgs {
+    /// `None`: nothing that runs already.
+    fn target(&self) -> Option<Target> {
+        if self.all {
+            Some(Target::All)
         } else if !self.pid.is_empty() {
-            Target::Pids(self.pid)
+            Some(Target::Pids(self.pid.clone()))
         } else if !self.cgroup.is_empty() || !self.container.is_empty() {
-            Target::Cgroups {
-                paths: self.cgroup,
-                containers: self.container,
-            }
-        } else if !self.command.is_empty() {
-            Target::Command
+            Some(Target::Cgroups {
+                paths: self.cgroup.clone(),
+                containers: self.container.clone(),
+            })
         } else {
-            return Err(usage_error(
-                "record",
-                ErrorKind::MissingRequiredArgument,
-                "nothing to record: give a command, processes (-p PID, -G CGROUP, --container ID), \
-                 or the whole machine (-a)\n\n  \
-                 hint: gdiag record -- python3 train.py",
-            ));
-        };
-        if self
-            .command
-            .first()
-            .is_some_and(|program| program.is_empty())
-        {
-            return Err(usage_error(
-                "record",
-                ErrorKind::InvalidValue,
-                "the command to run has an empty name",
-            ));
+            None
         }
-        Ok(RecordOptions {
+    }
+
+    fn into_options(
+        self,
+        target: Target,
+        command: Vec<OsString>,
+        output: PathBuf,
+    ) -> RecordOptions {
+        RecordOptions {
             target,
-            command: self.command,
-            output: self.output,
-            duration: self.duration,
+            command,
+            output,
+            duration: None,
             wait_threshold: self.wait_threshold,
             stacks: (!self.no_stacks).then_some(StackOptions {
                 frequency: self.freq,
                 launch_one_in: self.launch_stacks,
             }),
-            unified_memory: self.unified_memory,
+            unified_memory: false,
             inject: !self.no_inject,
-            strict: self.strict,
+            syscalls: self.syscalls,
+            keep: None,
+            strict: false,
             quiet: self.quiet,
             verbose: self.verbose,
+        }
+    }
+}
+
+impl RecordArgs {
+    fn into_options(self) -> Result<RecordOptions, clap::Error> {
+        let target = match self.recording.target() {
+            Some(target) => target,
+            None if !self.command.is_empty() => Target::Command,
+            None => {
+                return Err(usage_error(
+                    "record",
+                    ErrorKind::MissingRequiredArgument,
+                    "nothing to record: give a command, processes (-p PID, -G CGROUP, --container ID), \
+                     or the whole machine (-a)\n\n  \
+                     hint: gdiag record -- python3 train.py",
+                ))
+            }
+        };
+        watched::check_command("record", &self.command)?;
+        let keep = (!self.snapshot_on.is_empty()).then(|| self.keep.into_options(self.snapshot_on));
+        Ok(RecordOptions {
+            duration: self.duration,
+            unified_memory: self.unified_memory,
+            keep,
+            strict: self.strict,
+            ..self
+                .recording
+                .into_options(target, self.command, self.output)
         })
     }
 }
@@ -649,15 +756,7 @@ impl ReportArgs {
 
 impl FlameArgs {
     fn into_options(self) -> Result<FlameOptions, clap::Error> {
-        if let (Some(from), Some(to)) = (self.from, self.to) {
-            if from >= to {
-                return Err(usage_error(
-                    "flame",
-                    ErrorKind::InvalidValue,
-                    "--from must be before --to",
-                ));
-            }
-        }
+        check_range("flame", self.from, self.to)?;
         Ok(FlameOptions {
             input: self.input,
             what: stacks::Options {
@@ -700,6 +799,21 @@ fn usage_error(subcommand: &str, kind: ErrorKind, message: &str) -> clap::Error 
     }
 }
 
+fn check_range(
+    subcommand: &str,
+    from: Option<Nanos>,
+    to: Option<Nanos>,
+) -> Result<(), clap::Error> {
+    match (from, to) {
+        (Some(from), Some(to)) if from >= to => Err(usage_error(
+            subcommand,
+            ErrorKind::InvalidValue,
+            "--from must be before --to",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn parse_pid(text: &str) -> Result<Pid, String> {
     match text.trim().parse() {
         // pid_t is signed, and 0 is no process.
@@ -739,6 +853,73 @@ fn parse_positive(text: &str) -> Result<Nanos, String> {
     match text.parse()? {
         Nanos::ZERO => Err("must be longer than nothing".to_string()),
         duration => Ok(duration),
+    }
+}
+
+/// Whether they are there is for those to say who look at them.
+fn parse_cpus(text: &str) -> Result<CpuList, String> {
+    let wrong = || format!("'{text}' is not a list of CPUs: write it as 0,2-3");
+    let numbers = process::parse_cpu_list(text.trim()).ok_or_else(wrong)?;
+    let cpus: Result<Vec<Cpu>, _> = numbers
+        .into_iter()
+        .map(|cpu| u16::try_from(cpu).map(Cpu))
+        .collect();
+    let mut cpus = cpus.map_err(|_| wrong())?;
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(CpuList(cpus))
+}
+
+/// As perf trace has them: a number without a unit.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn parse_millis(text: &str) -> Result<Nanos, String> {
+    match text.trim().parse::<f64>() {
+        Ok(ms) if (0.0..1e9).contains(&ms) => Ok(Nanos((ms * 1e6).round() as u64)),
+        _ => Err("write milliseconds, such as 10 or 0.5".to_string()),
+    }
+}
+
+/// `256M`, `1G`, `64KiB`, `1048576`.
+fn parse_bytes(text: &str) -> Result<Bytes, String> {
+    let wrong = || format!("'{text}' is not a size: write it as 256M or 1G");
+    let text = text.trim();
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if bytes > 0 => Ok(Bytes(bytes)),
+        _ => Err(wrong()),
+    }
+}
+
+/// Of a flight recorder: a word, as it goes into an address.
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_fine = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.';
+    if text.is_empty() || text.len() > 40 || !text.bytes().all(is_fine) {
+        return Err("a name has up to 40 letters, digits, '-', '_' and '.'".to_string());
+    }
+    Ok(text.to_string())
+}
+
+fn parse_trigger(text: &str) -> Result<Trigger, String> {
+    let (what, duration) = text
+        .split_once('>')
+        .ok_or("write an event and a duration, such as 'gap>50ms'")?;
+    let duration = parse_positive(duration.trim())?;
+    match what.trim() {
+        "gap" => Ok(Trigger::Gap(duration)),
+        "runq" => Ok(Trigger::RunQueue(duration)),
+        "wait" => Ok(Trigger::Wait(duration)),
+        other => Err(format!("there is no event '{other}': gap, runq or wait")),
     }
 }
 

@@ -1,0 +1,232 @@
+//! What the scheduler did, summed up: the same of a recording, and of what was added up in the kernel.
+#![forbid(unsafe_code)]
+
+use crate::event::{Context, Cpu, Pid, Tid};
+use crate::histogram::Histogram;
+use crate::units::Nanos;
+
+/// Who a thread is. The name is as it came from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Who {
+    pub pid: Pid,
+    pub tid: Tid,
+    pub comm: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// When this was; instants of CLOCK_MONOTONIC.
+    pub start: Nanos,
+    pub end: Nanos,
+    /// Those that ran, waited or slept in it, by tid; also those that ended.
+    pub threads: Vec<ThreadSum>,
+    /// Of the CPUs that were asked for.
+    pub cpus: Vec<CpuSum>,
+    /// Who took CPUs from the threads above, most time first.
+    pub preemptors: Vec<Preemptor>,
+    /// What is missing, doubtful, or worth a sentence to a person.
+    pub notes: Vec<String>,
+    /// Events that were lost; `None`: nothing can be lost.
+    pub lost: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ThreadSum {
+    pub who: Who,
+    /// It belongs to what was asked for; others are listed because they ran on the same CPUs.
+    pub target: bool,
+    pub kthread: bool,
+    /// Launches GPU work, as far as that is known.
+    pub dispatcher: bool,
+    /// Kernel priority: below 100 is real time.
+    pub prio: Option<u32>,
+    pub run: Nanos,
+    /// Times on the CPU, each from switch-in to switch-out.
+    pub runs: Histogram,
+    /// Times from being able to run to running: after a wakeup, after being preempted, after a yield, as new.
+    /// Time without quota is no part of it: see [`OffReason::Throttled`].
+    pub runq: Histogram,
+    /// When the longest of them ended, and who had the CPU until then.
+    pub runq_max_at: Option<Nanos>,
+    pub runq_max_behind: Option<Who>,
+    /// The same of the longest, apart by why.
+    pub off: Vec<OffSum>,
+    /// Left the CPU to wait for something.
+    pub voluntary: u64,
+    /// Left the CPU though it could have gone on.
+    pub involuntary: u64,
+    /// Began to run on another CPU than it had run on.
+    pub migrations: u64,
+    /// Where it ran, most time first.
+    pub cpus: Vec<(Cpu, Nanos)>,
+    /// Where it may run; `None`: unknown.
+    pub affinity: Option<Vec<Cpu>>,
+    /// Who woke it, most often first.
+    pub wakers: Vec<(Waker, u64)>,
+}
+
+/// Why a thread was off the CPU. The first four could have run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OffReason {
+    /// Woken, and waited for a CPU.
+    Woken,
+    /// Born, and waited for a CPU.
+    New,
+    /// Another took its CPU.
+    Preempted,
+    /// It gave its CPU up by sched_yield.
+    Yielded,
+    /// The CPU quota of its cgroup was used up.
+    Throttled,
+    /// A lock or condition of the program.
+    Futex,
+    /// Poll, select, epoll.
+    Poll,
+    /// It asked for a pause.
+    Sleep,
+    /// The disk, as far as the kernel says that it waits for I/O.
+    Io,
+    /// A socket.
+    Network,
+    /// A file, pipe or device without I/O.
+    File,
+    /// Memory: reclaim, thrashing, compaction, or the map of the address space.
+    Memory,
+    /// A page that had to be brought.
+    Fault,
+    /// An ioctl: mostly a driver.
+    Ioctl,
+    /// A child.
+    Child,
+    /// Stopped by a signal or a debugger.
+    Stopped,
+    /// Another system call, or none.
+    Other,
+}
+
+impl OffReason {
+    pub const ALL: [OffReason; 17] = [
+        OffReason::Woken,
+        OffReason::New,
+        OffReason::Preempted,
+        OffReason::Yielded,
+        OffReason::Throttled,
+        OffReason::Futex,
+        OffReason::Poll,
+        OffReason::Sleep,
+        OffReason::Io,
+        OffReason::Network,
+        OffReason::File,
+        OffReason::Memory,
+        OffReason::Fault,
+        OffReason::Ioctl,
+        OffReason::Child,
+        OffReason::Stopped,
+        OffReason::Other,
+    ];
+
+    /// As tables and JSON have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OffReason::Woken => "woken",
+            OffReason::New => "new",
+            OffReason::Preempted => "preempted",
+            OffReason::Yielded => "yielded",
+            OffReason::Throttled => "throttled",
+            OffReason::Futex => "futex",
+            OffReason::Poll => "poll",
+            OffReason::Sleep => "sleep",
+            OffReason::Io => "io",
+            OffReason::Network => "network",
+            OffReason::File => "file",
+            OffReason::Memory => "memory",
+            OffReason::Fault => "fault",
+            OffReason::Ioctl => "ioctl",
+            OffReason::Child => "child",
+            OffReason::Stopped => "stopped",
+            OffReason::Other => "other",
+        }
+    }
+
+    /// It could have run.
+    pub fn is_runnable(self) -> bool {
+        match self {
+            OffReason::Woken | OffReason::New | OffReason::Preempted | OffReason::Yielded => true,
+            OffReason::Throttled
+            | OffReason::Futex
+            | OffReason::Poll
+            | OffReason::Sleep
+            | OffReason::Io
+            | OffReason::Network
+            | OffReason::File
+            | OffReason::Memory
+            | OffReason::Fault
+            | OffReason::Ioctl
+            | OffReason::Child
+            | OffReason::Stopped
+            | OffReason::Other => false,
+        }
+    }
+}
+
+/// Time off the CPU for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffSum {
+    pub reason: OffReason,
+    pub count: u64,
+    pub total: Nanos,
+    pub max: Nanos,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Waker {
+    Thread(Who),
+    /// An interrupt, with the name of its handler when it is known.
+    Interrupt(WakerContext, String),
+}
+
+/// [`Context`] without [`Context::Task`], in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WakerContext {
+    HardIrq(u16),
+    SoftIrq(u16),
+    Timer,
+}
+
+impl WakerContext {
+    /// `None`: the thread itself.
+    pub fn of(context: Context) -> Option<WakerContext> {
+        match context {
+            Context::Task => None,
+            Context::HardIrq(irq) => Some(WakerContext::HardIrq(irq)),
+            Context::SoftIrq(vector) => Some(WakerContext::SoftIrq(vector)),
+            Context::Timer => Some(WakerContext::Timer),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuSum {
+    pub cpu: Cpu,
+    /// Something else than its idle task ran.
+    pub busy: Nanos,
+    pub idle: Nanos,
+    /// Switches were not recorded, so that it is not known who ran.
+    pub unknown: Nanos,
+    /// Interrupts; a part of busy or idle, whatever they interrupted.
+    pub irq: Nanos,
+    pub switches: u64,
+    /// Who ran, most time first.
+    pub ran: Vec<(Who, Nanos)>,
+}
+
+/// Who took the CPU of threads that could have gone on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preemptor {
+    pub who: Who,
+    pub count: u64,
+    /// How long those waited that it preempted, each until it ran again.
+    pub waited: Nanos,
+    /// Whom most, and how long that one waited.
+    pub victims: Vec<(Who, u64, Nanos)>,
+}

@@ -1,0 +1,267 @@
+//! `gdiag start`, `stat`, `snapshot` and `stop`: the flight recorder.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{
+    after_help, parse_bytes, parse_name, parse_positive, Pairs, RecordOptions, RecordingArgs,
+    Target, DEFAULT_FILE, EXIT_STATUS, LIVE_EXIT_STATUS,
+};
+use crate::units::{Bytes, Nanos};
+
+pub const START_EXAMPLES: Pairs = &[
+    (
+        "gdiag start -a --window 30s",
+        "keep the last 30 s of the whole machine in memory",
+    ),
+    (
+        "gdiag start -p 4711 --snapshot-on 'gap>50ms'",
+        "and write them to a file whenever a GPU is idle for longer than 50 ms",
+    ),
+    ("gdiag snapshot -o now.data", "write what is in memory now"),
+    ("gdiag stop", "end it, and clean up"),
+];
+
+pub const SNAPSHOT_EXAMPLES: Pairs = &[
+    ("gdiag snapshot -o now.data", "write what is in memory now"),
+    (
+        "gdiag snapshot --last 5s",
+        "only the last 5 s, to gdiag.data",
+    ),
+    ("gdiag report -i now.data", "and what it shows"),
+];
+
+pub const STAT_EXAMPLES: Pairs = &[
+    (
+        "gdiag stat",
+        "is a flight recorder running, and what does it hold?",
+    ),
+    ("gdiag stat --json | jq .lost", "the same for scripts"),
+];
+
+pub const STOP_EXAMPLES: Pairs = &[
+    ("gdiag stop", "end the flight recorder, and clean up"),
+    ("gdiag stop -o last.data", "write what it holds first"),
+];
+
+/// `snapshot`, `stat` and `stop` talk to another process.
+pub const FLIGHT_EXIT_STATUS: Pairs = &[("3", "no flight recorder is running")];
+
+/// When and how much to keep in memory.
+#[derive(Clone, Debug, Args)]
+pub(super) struct KeepArgs {
+    /// Keep this much of the past
+    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = parse_positive)]
+    pub(super) window: Nanos,
+
+    /// Keep at most this much in memory; the oldest goes first
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_bytes)]
+    pub(super) memory: Bytes,
+
+    /// Go on for this long after the event before the snapshot is written
+    #[arg(long, value_name = "DUR", default_value = "1s")]
+    pub(super) after: Nanos,
+
+    /// Write at most so many snapshots by themselves
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) snapshots: u32,
+}
+
+/// Start the flight recorder: record into memory, where the newest overwrites the oldest
+///
+/// It runs in the background until `gdiag stop`, or until its targets have ended. `gdiag snapshot`, the
+/// signal USR2 and the events of --snapshot-on write what is in memory to a recording.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag start <-p PID[,PID]... | -G PATH[,PATH]... | --container ID | -a> [OPTIONS]",
+    after_help = after_help(START_EXAMPLES, &[]),
+    after_long_help = after_help(START_EXAMPLES, &[EXIT_STATUS, LIVE_EXIT_STATUS]),
+)]
+pub(super) struct StartArgs {
+    #[command(flatten)]
+    recording: RecordingArgs,
+
+    #[command(flatten)]
+    keep: KeepArgs,
+
+    /// Write a snapshot after each such event: a GPU idle for longer than this (gap>50ms), a thread
+    /// that waited for a CPU (runq>20ms) or for anything (wait>1s)
+    #[arg(long, value_name = "EVENT>DUR", value_parser = super::parse_trigger)]
+    snapshot_on: Vec<Trigger>,
+
+    /// Where snapshots go: FILE.1, FILE.2 and so on
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    output: PathBuf,
+
+    /// Name of this flight recorder: there can be several
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_name)]
+    name: String,
+}
+
+/// Show whether the flight recorder runs, and what it holds
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag stat [--name NAME] [--json]",
+    after_help = after_help(STAT_EXAMPLES, &[]),
+    after_long_help = after_help(STAT_EXAMPLES, &[EXIT_STATUS, FLIGHT_EXIT_STATUS]),
+)]
+pub(super) struct StatArgs {
+    /// Which flight recorder
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_name)]
+    name: String,
+
+    /// Write JSON instead of text (schema gdiag.stat/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write what the flight recorder holds to a recording; it goes on
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag snapshot [-o FILE] [--last DUR] [--name NAME]",
+    after_help = after_help(SNAPSHOT_EXAMPLES, &[]),
+    after_long_help = after_help(SNAPSHOT_EXAMPLES, &[EXIT_STATUS, FLIGHT_EXIT_STATUS]),
+)]
+pub(super) struct SnapshotArgs {
+    /// Which flight recorder
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_name)]
+    name: String,
+
+    /// Write the recording here; an old one becomes FILE.old
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    output: PathBuf,
+
+    /// Only the last so much of what it holds
+    #[arg(long, value_name = "DUR", value_parser = parse_positive)]
+    last: Option<Nanos>,
+}
+
+/// End the flight recorder, and clean up after one that was killed
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "gdiag stop [-o FILE] [--name NAME]",
+    after_help = after_help(STOP_EXAMPLES, &[]),
+    after_long_help = after_help(STOP_EXAMPLES, &[EXIT_STATUS, FLIGHT_EXIT_STATUS]),
+)]
+pub(super) struct StopArgs {
+    /// Which flight recorder
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_name)]
+    name: String,
+
+    /// Write what it holds to a recording first
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// An event that is worth a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// A GPU had nothing to do for longer than this.
+    Gap(Nanos),
+    /// A thread of the target waited for a CPU for longer than this.
+    RunQueue(Nanos),
+    /// A thread of the target waited for anything for longer than this.
+    Wait(Nanos),
+}
+
+/// How much of the past to keep, and when to write it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeepOptions {
+    pub window: Nanos,
+    pub memory: Bytes,
+    /// Recorded after an event before the snapshot of it is written.
+    pub after: Nanos,
+    /// Snapshots that are written without being asked for, at most.
+    pub snapshots: u32,
+    pub triggers: Vec<Trigger>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartOptions {
+    pub name: String,
+    /// Its output is where snapshots go, with a number after it.
+    pub record: RecordOptions,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatOptions {
+    pub name: String,
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    pub name: String,
+    pub output: PathBuf,
+    pub last: Option<Nanos>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopOptions {
+    pub name: String,
+    pub output: Option<PathBuf>,
+}
+
+impl KeepArgs {
+    pub(super) fn into_options(self, triggers: Vec<Trigger>) -> KeepOptions {
+        KeepOptions {
+            window: self.window,
+            memory: self.memory,
+            after: self.after,
+            snapshots: self.snapshots,
+            triggers,
+        }
+    }
+}
+
+impl StartArgs {
+    pub(super) fn into_options(self) -> Result<StartOptions, clap::Error> {
+        let target = self.recording.target().ok_or_else(|| {
+            super::usage_error(
+                "start",
+                clap::error::ErrorKind::MissingRequiredArgument,
+                "nothing to record: give processes (-p PID, -G CGROUP, --container ID) or the whole \
+                 machine (-a)\n\n  hint: gdiag start -a",
+            )
+        })?;
+        debug_assert!(target != Target::Command);
+        let keep = self.keep.into_options(self.snapshot_on);
+        let options = RecordOptions {
+            keep: Some(keep),
+            ..self.recording.into_options(target, Vec::new(), self.output)
+        };
+        Ok(StartOptions {
+            name: self.name,
+            record: options,
+        })
+    }
+}
+
+impl StatArgs {
+    pub(super) fn into_options(self) -> StatOptions {
+        StatOptions {
+            name: self.name,
+            json: self.json,
+        }
+    }
+}
+
+impl SnapshotArgs {
+    pub(super) fn into_options(self) -> SnapshotOptions {
+        SnapshotOptions {
+            name: self.name,
+            output: self.output,
+            last: self.last,
+        }
+    }
+}
+
+impl StopArgs {
+    pub(super) fn into_options(self) -> StopOptions {
+        StopOptions {
+            name: self.name,
+            output: self.output,
+        }
+    }
+}
