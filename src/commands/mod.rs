@@ -5,6 +5,7 @@ pub mod flame;
 pub mod record;
 pub mod report;
 pub mod shim;
+mod subject;
 
 use std::io::{self, BufWriter, Write};
 
