@@ -4,6 +4,7 @@
 pub mod flame;
 pub mod record;
 pub mod report;
+pub mod sched;
 pub mod shim;
 
 use std::io::{self, BufWriter, Write};
@@ -19,8 +20,8 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
-        Action::Sched(_)
-        | Action::Syscalls(_)
+        Action::Sched(options) => sched::run(options),
+        Action::Syscalls(_)
         | Action::Export(_)
         | Action::Start(_)
         | Action::Stat(_)

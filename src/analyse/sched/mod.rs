@@ -15,6 +15,8 @@ pub struct Who {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
+    /// The machine; empty when unknown.
+    pub host: String,
     /// When this was; instants of CLOCK_MONOTONIC.
     pub start: Nanos,
     pub end: Nanos,
@@ -49,7 +51,9 @@ pub struct ThreadSum {
     /// When the longest of them ended, and who had the CPU until then.
     pub runq_max_at: Option<Nanos>,
     pub runq_max_behind: Option<Who>,
-    /// The same of the longest, apart by why.
+    /// Who had the CPU while it waited for one, most time first; empty where that was not added up.
+    pub behind: Vec<(Who, Nanos)>,
+    /// Time off the CPU, apart by why.
     pub off: Vec<OffSum>,
     /// Left the CPU to wait for something.
     pub voluntary: u64,
