@@ -6,6 +6,7 @@ pub mod record;
 pub mod report;
 pub mod sched;
 pub mod shim;
+mod subject;
 
 use std::io::{self, BufWriter, Write};
 

@@ -1,25 +1,19 @@
 //! `gdiag record`.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::subject::{End, Subject};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
-use crate::collect::cgroup::{Cgroup, Hierarchies};
-use crate::collect::process::{self, Kind};
-use crate::collect::target::{self, Command};
-use crate::collect::{clock, shim_file, shims, stacks};
-use crate::error::{self, status, Error};
+use crate::collect::{clock, process, shim_file, shims, stacks};
+use crate::error::{status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::Session;
 use crate::store::meta::{GpuSource, Meta, Summary, TargetMode};
@@ -35,63 +29,23 @@ const URGENT_STEP: Nanos = Nanos::from_millis(5);
 
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
-    if !process::proc_is_ours() {
-        return Err(Error::ForeignProc.into());
-    }
-    let signals = Signals::block()?;
-    let program = options.command.first().map(resolve).transpose()?;
-    let pids = match &options.target {
-        Target::Pids(pids) => pids
-            .iter()
-            .map(|pid| check_pid(*pid))
-            .collect::<Result<Vec<_>>>()?,
-        Target::Command | Target::Cgroups { .. } | Target::All => Vec::new(),
-    };
-    let cgroups = match &options.target {
-        Target::Cgroups { paths, containers } => find_cgroups(paths, containers)?,
-        Target::Command | Target::Pids(_) | Target::All => Vec::new(),
-    };
-
-    // Forked before anything starts a thread; it waits until it is watched.
-    let launch = options.target == Target::Command;
-    let shim = if launch { shim_to_carry(options) } else { None };
-    let mut command = match &program {
-        Some(program) => Some(Command::prepare(
-            program,
-            &options.command,
-            &shim
-                .as_ref()
-                .map(|shim| shim.environment(options.unified_memory))
-                .unwrap_or_default(),
-            &signals.before,
-        )?),
-        None => None,
-    };
-
+    let mut shim = None;
+    let mut subject = Subject::prepare(&options.target, &options.command, || {
+        shim = shim_to_carry(options);
+        let shim = shim.as_ref();
+        shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))
+    })?;
     // Only now: the command keeps the limit that gdiag was started with.
     raise_open_files();
-
-    let (targets, strangers) = match &command {
-        Some(command) if launch => (vec![command.pid()], Vec::new()),
-        // No target, though it may be in the cgroup of some, or gdiag a child of one.
-        Some(command) => (pids.clone(), vec![command.pid()]),
-        None => (pids.clone(), Vec::new()),
-    };
-    let processes = pids.iter().map(|&pid| watch_process(pid));
-    let watched = Watched {
-        processes: processes.collect::<Result<Vec<_>>>()?,
-        cgroups,
-    };
     let mut unseen = Unseen::default();
-    if !pids.is_empty() {
-        unseen.look(&process::with_descendants(&pids));
+    if options.target != Target::All {
+        unseen.look(&subject.members());
     }
-    unseen.look(&watched.members());
     let plan = Plan {
         all: options.target == Target::All,
-        targets,
-        cgroups: watched.cgroups.clone(),
-        strangers,
+        targets: subject.targets(),
+        cgroups: subject.cgroups().to_vec(),
+        strangers: subject.strangers(),
         wait_threshold: options.wait_threshold,
         stacks: options.stacks.map(|stacks| stacks::Plan {
             frequency: stacks.frequency,
@@ -100,11 +54,11 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         inject: options.inject,
         libbpf_messages: options.verbose > 1,
     };
-    explain(options, &plan, shim.as_ref());
+    explain(options, &subject, shim.as_ref());
 
     let mut early = Vec::new();
     let mut session = Session::start(&plan, &mut |event| early.push(event))?;
-    let meta = meta(options, &plan, &session)?;
+    let meta = meta(options, &plan, &subject, &session)?;
     let mut recording = Recording::create(&options.output, &meta)?;
     for event in &early {
         recording.push(event);
@@ -115,184 +69,57 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
             format_args!("this kernel has no {probe}: what it would show is left out"),
         );
     }
-    if let Some(command) = &mut command {
-        command.go()?;
-    }
+    subject.go(options.duration)?;
 
-    let result = watch(
-        options,
-        &signals,
-        &watched,
-        command.as_ref(),
-        &mut session,
-        &mut recording,
-    )
-    .and_then(|end| {
+    let result = watch(options, &mut subject, &mut session, &mut recording).and_then(|end| {
         session.finish(&mut |event| recording.push(&event))?;
         Ok(end)
     });
     if let Some(shim) = shim.filter(|_| session.targets_alive()) {
         shim.keep();
     }
-    match &options.target {
-        Target::Pids(_) => unseen.look(&process::with_descendants(&pids)),
-        Target::Cgroups { .. } => unseen.look(&watched.members()),
-        Target::All => unseen.look(&process::with_descendants(&[0])),
-        Target::Command => {}
-    }
-    let running = command.as_ref().filter(|_| launch);
-    match result.and_then(|end| finish(options, &meta, session, recording, &unseen, end)) {
-        Ok(status) => match running {
-            // Also when the recording ended before the command did: gdiag stands in for it.
-            Some(command) if status == status::DONE => {
-                Ok(target::shell_status(wait_for(command, &signals)?))
-            }
-            _ => Ok(status),
-        },
-        Err(failure) => {
-            if let Some(command) = running {
-                // The job matters more than the recording of it.
-                let _ = io::stderr().write_all(error::render(&failure).as_bytes());
-                wait_for(command, &signals)?;
-                return Ok(error::exit_status(&failure, true));
-            }
-            Err(failure)
-        }
-    }
+    unseen.look(&subject.members());
+    let status = result.and_then(|end| finish(options, &meta, session, recording, &unseen, end));
+    subject.conclude(status)
 }
 
-/// What the recording is about: it ends when all of it has.
-struct Watched {
-    processes: Vec<OwnedFd>,
-    cgroups: Vec<Cgroup>,
-}
-
-impl Watched {
-    /// The processes in the cgroups, as they are now.
-    fn members(&self) -> Vec<u32> {
-        self.cgroups.iter().flat_map(Cgroup::processes).collect()
-    }
-}
-
-fn find_cgroups(paths: &[PathBuf], containers: &[String]) -> Result<Vec<Cgroup>> {
-    let all = Hierarchies::mounted()?;
-    let paths = paths.iter().map(|path| all.find(path));
-    let containers = containers.iter().map(|id| all.container(id));
-    Ok(paths.chain(containers).collect::<Result<Vec<_>, _>>()?)
-}
-
-fn watch_process(pid: u32) -> Result<OwnedFd> {
-    target::pidfd_open(pid).map_err(|e| match e.raw_os_error() {
-        // It was there a moment ago.
-        Some(libc::ESRCH) => Error::HasEnded { pid: Pid(pid) }.into(),
-        _ => anyhow::Error::new(e).context(format!("cannot watch process {pid}")),
-    })
-}
-
-/// Why a recording ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// A signal.
-    Asked,
-    Duration,
-    CommandEnded,
-    TargetsEnded,
-}
-
+/// Reads until the end.
 fn watch(
     options: &RecordOptions,
-    signals: &Signals,
-    watched: &Watched,
-    command: Option<&Command>,
+    subject: &mut Subject,
     session: &mut Session,
     recording: &mut Recording,
 ) -> Result<End> {
-    let start = clock::monotonic();
-    let deadline = options.duration.map(|d| start + d);
     // At once: shims that are there already wait to be asked.
-    let mut next_step = start;
+    let mut next_step = clock::monotonic();
     let mut last_step = Nanos::ZERO;
-    let mut next_flush = start + FLUSH;
+    let mut next_flush = next_step + FLUSH;
     let mut interim = InterimReport::default();
-    let mut alive: Vec<BorrowedFd<'_>> = watched.processes.iter().map(AsFd::as_fd).collect();
     loop {
-        let now = clock::monotonic();
         // Whatever is there so soon after the last look has to wait a little.
-        let rested = now >= last_step + URGENT_STEP;
-        let next = if rested {
-            next_step
+        let rested = clock::monotonic() >= last_step + URGENT_STEP;
+        let woken = if rested {
+            subject.wait(Some(session.epoll_fd()), next_step)?
         } else {
-            last_step + URGENT_STEP
+            subject.wait(None, last_step + URGENT_STEP)?
         };
-        let until = deadline.map_or(next, |d| d.min(next));
-        let wait = until.saturating_sub(now).0.div_ceil(1_000_000);
-        let mut fds = vec![PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
-        let urgent = if rested {
-            PollFlags::POLLIN
-        } else {
-            PollFlags::empty()
-        };
-        fds.push(PollFd::new(session.epoll_fd(), urgent));
-        fds.extend(command.map(|c| PollFd::new(c.pidfd(), PollFlags::POLLIN)));
-        fds.extend(alive.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
-        let timeout = PollTimeout::try_from(wait.min(1000)).unwrap_or(PollTimeout::MAX);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(e) => return Err(e).context("cannot wait for events"),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-        drop(fds);
-
         let now = clock::monotonic();
-        if now >= next_step || ready[1] {
+        if now >= next_step || woken.ready {
             session.step(&mut |event| recording.push(&event))?;
             tell_injected(options, session);
             next_step = now + session.pause();
             last_step = clock::monotonic();
-            if !watched.cgroups.is_empty() && !watched.cgroups.iter().any(Cgroup::exists) {
-                return Ok(End::TargetsEnded);
-            }
         }
         if now >= next_flush {
             recording.flush();
             next_flush = now + FLUSH;
         }
         recording.check()?;
-
-        let mut asked = false;
-        while let Some((signal, from_terminal)) = signals.next() {
-            match signal {
-                Signal::SIGUSR1 => interim.start(recording, &options.output),
-                Signal::SIGUSR2 => {}
-                _ => {
-                    asked = true;
-                    if let Some(command) = command {
-                        pass_on(command, signal, from_terminal);
-                    }
-                }
-            }
+        if woken.report {
+            interim.start(recording, &options.output);
         }
-        if asked {
-            // From now on a second INT ends gdiag at once, whatever it is doing.
-            signals.restore();
-            return Ok(End::Asked);
-        }
-        if command.is_some() && ready[2] {
-            return Ok(End::CommandEnded);
-        }
-        if deadline.is_some_and(|d| now >= d) {
-            return Ok(End::Duration);
-        }
-        if !alive.is_empty() {
-            let first = 2 + usize::from(command.is_some());
-            let mut index = first;
-            alive.retain(|_| {
-                index += 1;
-                !ready[index - 1]
-            });
-            if alive.is_empty() {
-                return Ok(End::TargetsEnded);
-            }
+        if let Some(end) = woken.end {
+            return Ok(end);
         }
     }
 }
@@ -306,37 +133,6 @@ fn tell_injected(options: &RecordOptions, session: &mut Session) {
                 "gdiag: process {pid}: library loaded in {} through thread {}, which was held for {}",
                 injected.took, injected.through, injected.held
             );
-        }
-    }
-}
-
-/// A terminal tells its whole foreground group, the command included.
-fn pass_on(command: &Command, signal: Signal, from_terminal: bool) {
-    if !from_terminal {
-        command.signal(signal);
-    }
-}
-
-/// Waits for the end of the command that gdiag stands in for, once nothing is recorded any more: what
-/// gdiag is told to do, the command is told. The status is in the encoding of wait(2).
-fn wait_for(command: &Command, signals: &Signals) -> Result<i32> {
-    loop {
-        let mut fds = [
-            PollFd::new(command.pidfd(), PollFlags::POLLIN),
-            PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(e) => return Err(e).context("cannot wait for the command"),
-        }
-        if fds[0].any().unwrap_or(false) {
-            return command.wait();
-        }
-        while let Some((signal, from_terminal)) = signals.next() {
-            match signal {
-                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
-                _ => pass_on(command, signal, from_terminal),
-            }
         }
     }
 }
@@ -511,24 +307,14 @@ fn say(options: &RecordOptions, text: std::fmt::Arguments<'_>) {
 }
 
 /// With --verbose: what is about to be done.
-fn explain(options: &RecordOptions, plan: &Plan, shim: Option<&shim_file::ShimFile>) {
+fn explain(options: &RecordOptions, subject: &Subject, shim: Option<&shim_file::ShimFile>) {
     if options.verbose == 0 {
         return;
     }
-    let list = |pids: &[u32]| {
-        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-        pids.join(", ")
-    };
-    let what = match options.target {
-        Target::All => "every process".to_string(),
-        Target::Command | Target::Pids(_) => {
-            format!("process {} and its children", list(&plan.targets))
-        }
-        Target::Cgroups { .. } => format!("all of {}", directories(&plan.cgroups).join(", ")),
-    };
     let mut text = format!(
-        "gdiag: recording {what}; waits of {} keep their stack\n",
-        plan.wait_threshold
+        "gdiag: recording {}; waits of {} keep their stack\n",
+        subject.text(),
+        options.wait_threshold
     );
     if let Some(shim) = shim {
         text.push_str(&format!(
@@ -539,57 +325,11 @@ fn explain(options: &RecordOptions, plan: &Plan, shim: Option<&shim_file::ShimFi
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-fn directories(cgroups: &[Cgroup]) -> Vec<String> {
-    let directories = cgroups.iter().map(|cgroup| cgroup.dir().display());
-    directories.map(|dir| dir.to_string()).collect()
-}
-
 /// A descriptor for each process with a shim, and some for BPF: more than the usual limit, perhaps.
 fn raise_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-}
-
-fn resolve(name: &OsString) -> Result<PathBuf> {
-    Ok(target::resolve(name, std::env::var_os("PATH").as_deref())?)
-}
-
-fn check_pid(pid: Pid) -> Result<u32> {
-    if pid.0 == std::process::id() {
-        return Err(Error::IsGdiag(pid).into());
-    }
-    let inside = || {
-        process::known_inside_as(pid.0)
-            .into_iter()
-            .map(Pid)
-            .collect()
-    };
-    Err(match process::kind(pid.0) {
-        Kind::Process => return Ok(pid.0),
-        Kind::ThreadOf(owner) => Error::IsThread {
-            tid: pid,
-            pid: Pid(owner),
-        },
-        Kind::KernelThread(comm) => Error::IsKernelThread {
-            pid,
-            comm,
-            here: inside(),
-        },
-        Kind::Ended => Error::HasEnded { pid },
-        Kind::Hidden => Error::HiddenProcess(pid),
-        Kind::Nothing => {
-            let here: Vec<Pid> = inside();
-            if !here.is_empty() {
-                Error::WrongPidNamespace { asked: pid, here }
-            } else if process::in_first_namespace() {
-                Error::NoSuchProcess(pid)
-            } else {
-                Error::NotInNamespace(pid)
-            }
-        }
-    }
-    .into())
 }
 
 /// The library for a launched command, unless its place is taken or it is switched off.
@@ -619,7 +359,12 @@ fn shim_to_carry(options: &RecordOptions) -> Option<shim_file::ShimFile> {
     }
 }
 
-fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta> {
+fn meta(
+    options: &RecordOptions,
+    plan: &Plan,
+    subject: &Subject,
+    session: &Session,
+) -> Result<Meta> {
     let uname = nix::sys::utsname::uname().context("uname failed")?;
     let text = |s: &OsStr| s.to_string_lossy().into_owned();
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -638,7 +383,7 @@ fn meta(options: &RecordOptions, plan: &Plan, session: &Session) -> Result<Meta>
             Target::All => TargetMode::All,
         },
         targets: plan.targets.iter().copied().map(Pid).collect(),
-        cgroups: directories(&plan.cgroups),
+        cgroups: subject.directories(),
         start_mono_ns: now.mono.0,
         start_unix_ns: now.real.0,
         wait_threshold_ns: plan.wait_threshold.0,
@@ -728,49 +473,5 @@ impl Drop for InterimReport {
         if let Some(child) = &mut self.0 {
             let _ = child.wait();
         }
-    }
-}
-
-/// The signals that end or steer a recording, delivered through a descriptor.
-struct Signals {
-    fd: SignalFd,
-    set: SigSet,
-    /// The mask that gdiag was started with, for the command.
-    before: SigSet,
-}
-
-impl Signals {
-    fn block() -> Result<Signals> {
-        let mut set = SigSet::empty();
-        for signal in [
-            Signal::SIGINT,
-            Signal::SIGTERM,
-            Signal::SIGUSR1,
-            Signal::SIGUSR2,
-        ] {
-            set.add(signal);
-        }
-        // Under nohup a recording outlives its terminal. (INT is another matter: a script has it
-        // ignored in all that it starts in the background, and then sends it all the same.)
-        if !process::ignores(Signal::SIGHUP as u32) {
-            set.add(Signal::SIGHUP);
-        }
-        let mut before = SigSet::empty();
-        nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))
-            .context("cannot block signals")?;
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .context("cannot receive signals")?;
-        Ok(Signals { fd, set, before })
-    }
-
-    /// The next signal, and whether a key on the terminal sent it.
-    fn next(&self) -> Option<(Signal, bool)> {
-        let info = self.fd.read_signal().ok().flatten()?;
-        let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
-        Some((signal, info.ssi_code == libc::SI_KERNEL))
-    }
-
-    fn restore(&self) {
-        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&self.set), None);
     }
 }
