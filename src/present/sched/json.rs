@@ -9,7 +9,7 @@ use crate::cli::SchedOptions;
 pub const SCHED_SCHEMA: &str = "gdiag.sched/1";
 
 /// Writes the document as one line where `-I` asks for many, and a newline.
-pub fn write(out: &mut impl Write, summary: &Summary, _options: &SchedOptions) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, summary: &Summary, _options: &SchedOptions) -> io::Result<()> {
     writeln!(
         out,
         "{{\"schema\":\"{SCHED_SCHEMA}\",\"threads\":{}}}",
