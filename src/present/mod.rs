@@ -8,6 +8,7 @@ pub mod flame;
 pub mod json;
 pub mod page;
 pub mod report;
+pub mod sched;
 pub mod style;
 pub mod table;
 pub mod text;

@@ -1,6 +1,10 @@
 //! What the scheduler did, summed up: the same of a recording, and of what was added up in the kernel.
 #![forbid(unsafe_code)]
 
+pub mod pinning;
+pub mod reason;
+pub mod recorded;
+
 use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
@@ -15,6 +19,8 @@ pub struct Who {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
+    /// The machine; empty when unknown.
+    pub host: String,
     /// When this was; instants of CLOCK_MONOTONIC.
     pub start: Nanos,
     pub end: Nanos,
@@ -49,11 +55,13 @@ pub struct ThreadSum {
     /// When the longest of them ended, and who had the CPU until then.
     pub runq_max_at: Option<Nanos>,
     pub runq_max_behind: Option<Who>,
-    /// The same of the longest, apart by why.
+    /// Who had the CPU while it waited for one, most time first; empty where that was not added up.
+    pub behind: Vec<(Who, Nanos)>,
+    /// Time off the CPU, apart by why.
     pub off: Vec<OffSum>,
-    /// Left the CPU to wait for something.
+    /// Left the CPU to wait for something; like the next one as the kernel counts in /proc/PID/status.
     pub voluntary: u64,
-    /// Left the CPU though it could have gone on.
+    /// Left the CPU though it could have gone on: preempted, throttled, or by sched_yield.
     pub involuntary: u64,
     /// Began to run on another CPU than it had run on.
     pub migrations: u64,
@@ -61,8 +69,41 @@ pub struct ThreadSum {
     pub cpus: Vec<(Cpu, Nanos)>,
     /// Where it may run; `None`: unknown.
     pub affinity: Option<Vec<Cpu>>,
+    /// On how many CPUs it may run, where only that is known.
+    pub allowed: Option<u16>,
+    /// For most of the time that it waited long for a CPU, others were idle that it may not use.
+    pub packed: bool,
     /// Who woke it, most often first.
     pub wakers: Vec<(Waker, u64)>,
+}
+
+impl ThreadSum {
+    /// It was only seen where it ran beside others: its waits, and why it left, are not known.
+    pub fn is_stranger(&self) -> bool {
+        !self.target && self.runq.count == 0 && self.off.is_empty()
+    }
+
+    pub fn allowed_cpus(&self) -> Option<usize> {
+        match &self.affinity {
+            Some(list) => Some(list.len()),
+            None => self.allowed.map(usize::from),
+        }
+    }
+
+    pub fn off_for(&self, reason: OffReason) -> Option<&OffSum> {
+        self.off.iter().find(|off| off.reason == reason)
+    }
+
+    /// Time asleep, for whatever reason: neither on a CPU, nor able to run, nor without quota.
+    pub fn blocked(&self) -> Nanos {
+        let sleeps = |off: &&OffSum| off.reason.is_blocked();
+        self.off.iter().filter(sleeps).map(|off| off.total).sum()
+    }
+
+    /// Switches away from it, as far as their reason is known.
+    pub fn switches(&self) -> u64 {
+        self.voluntary + self.involuntary
+    }
 }
 
 /// Why a thread was off the CPU. The first four could have run.
@@ -146,6 +187,11 @@ impl OffReason {
             OffReason::Stopped => "stopped",
             OffReason::Other => "other",
         }
+    }
+
+    /// It had to wait for something, and could not have run.
+    pub fn is_blocked(self) -> bool {
+        !self.is_runnable() && self != OffReason::Throttled
     }
 
     /// It could have run.

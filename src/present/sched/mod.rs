@@ -1,0 +1,478 @@
+//! The text of `gdiag sched`: tables as those who know `perf sched` expect them, and what they lack there.
+//!
+//! A table has columns that fit 80; the same rows in the same order go through all of them. What cannot be
+//! known is `-`.
+#![forbid(unsafe_code)]
+
+mod hist;
+pub mod json;
+mod rows;
+
+use std::io::{self, Write};
+
+use crate::analyse::sched::{
+    pinning, CpuSum, OffReason, OffSum, Summary, ThreadSum, Waker, WakerContext,
+};
+use crate::cli::{SchedBy, SchedOptions, SchedView};
+use crate::event::Cpu;
+use crate::present::page::{Page, Paint};
+use crate::present::style::Style;
+use crate::present::table::{Column, Table};
+use crate::units::{Count, Nanos, Share};
+
+use rows::{added, name_of, rows, Row};
+
+/// Who ran, woke, preempted, was preempted: so many are named in a cell.
+const NAMED: usize = 4;
+
+/// Writes the tables that `options` ask for.
+pub fn write_summary(
+    mut out: &mut dyn Write,
+    summary: &Summary,
+    options: &SchedOptions,
+    style: &Style,
+) -> io::Result<()> {
+    let page = &mut Page::new(&mut out, *style);
+    let all = rows(&summary.threads, options.by, options.sort);
+    head(page, summary)?;
+    verdict(page, summary)?;
+    let shown = &all[..options.top.unwrap_or(all.len()).min(all.len())];
+    let what = match options.by {
+        SchedBy::Thread => "Threads",
+        SchedBy::Process => "Processes",
+        SchedBy::Name => "Threads by name",
+    };
+    let targets: Vec<&ThreadSum> = summary.threads.iter().filter(|t| t.target).collect();
+    let total = added(&targets);
+    let part = if shown.len() < all.len() {
+        format!(
+            ", {} of {}; --top all shows every one",
+            shown.len(),
+            Count(all.len() as u64)
+        )
+    } else {
+        String::new()
+    };
+    latency(
+        page,
+        &format!("{what}: time waited for a CPU{part}"),
+        shown,
+        &total,
+        targets.len(),
+        summary,
+    )?;
+    if let SchedView::Summary { hist: true } = options.view {
+        histograms(page, shown, &total, targets.len(), options)?;
+    }
+    switches(page, shown)?;
+    off_cpu(page, shown)?;
+    wakers(page, shown)?;
+    cpus(page, summary)?;
+    preemptors(page, summary, options)
+}
+
+fn heading(page: &mut Page<'_, impl Write>, text: &str) -> io::Result<()> {
+    page.blank()?;
+    page.labelled(Paint::Heading, "", text)
+}
+
+fn head(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
+    let window = summary.end.saturating_sub(summary.start);
+    let switches: u64 = summary.cpus.iter().map(|cpu| cpu.switches).sum();
+    let host = if summary.host.is_empty() {
+        "-"
+    } else {
+        &summary.host
+    };
+    let cpus = plural(summary.cpus.len() as u64, "CPU");
+    let threads = plural(summary.threads.len() as u64, "thread");
+    let lost = match summary.lost {
+        None => String::new(),
+        Some(0) => "; no event lost".to_string(),
+        Some(n) => format!("; {} lost", plural(n, "event")),
+    };
+    page.labelled(
+        Paint::Plain,
+        "",
+        &format!(
+            "{window} on {host}: {threads} on {cpus}, {}{lost}",
+            plural(switches, "switch")
+        ),
+    )?;
+    if let Some(lost) = summary.lost.filter(|&lost| lost > 0) {
+        let text = format!(
+            "{} lost: times and counts are too small by what was in them",
+            plural(lost, "event")
+        );
+        page.labelled(Paint::Warning, "warning: ", &text)?;
+    }
+    for note in &summary.notes {
+        page.labelled(Paint::Dim, "note: ", note)?;
+    }
+    Ok(())
+}
+
+fn plural(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        n if what.ends_with("ch") => format!("{} {what}es", Count(n)),
+        n => format!("{} {what}s", Count(n)),
+    }
+}
+
+fn verdict(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
+    for verdict in pinning::judge(summary) {
+        page.blank()?;
+        page.labelled(
+            Paint::Heading,
+            "",
+            &format!("{}: {}", name_of(&verdict.who), verdict.says),
+        )?;
+        for evidence in &verdict.evidence {
+            page.labelled(Paint::Plain, "  ", evidence)?;
+        }
+        if let Some(remedy) = &verdict.remedy {
+            page.labelled(Paint::Remedy, "  fix: ", remedy)?;
+        }
+    }
+    Ok(())
+}
+
+/// `-` of a stranger, and of nothing.
+fn known(row: &Row, text: impl FnOnce(&ThreadSum) -> Option<String>) -> String {
+    let text = if row.sum.is_stranger() {
+        None
+    } else {
+        text(&row.sum)
+    };
+    text.unwrap_or_else(|| "-".to_string())
+}
+
+fn time(time: Option<Nanos>) -> Option<String> {
+    time.map(|time| time.to_string())
+}
+
+fn mark(sum: &ThreadSum) -> String {
+    if sum.dispatcher { "*" } else { "" }.to_string()
+}
+
+fn latency(
+    page: &mut Page<'_, impl Write>,
+    title: &str,
+    shown: &[Row],
+    total: &ThreadSum,
+    targets: usize,
+    summary: &Summary,
+) -> io::Result<()> {
+    let launches = shown.iter().any(|row| row.sum.dispatcher);
+    let title = if launches {
+        format!("{title} (* it launches)")
+    } else {
+        title.to_string()
+    };
+    heading(page, &title)?;
+    if shown.is_empty() {
+        return page.line(Paint::Plain, "  none of them ran");
+    }
+    // Where there is room: who had the CPU until the longest wait was over.
+    const ROOM: usize = 110;
+    let wide = page.style().width >= ROOM;
+    let mut columns = vec![
+        Column::Name("TASK"),
+        Column::Number("RUN"),
+        Column::Number("SWITCHES"),
+        Column::Number("WAITED"),
+        Column::Number("AVG"),
+        Column::Number("P99"),
+        Column::Number("MAX"),
+        Column::Number("MAX AT"),
+    ];
+    if wide {
+        columns.push(Column::Name("BEHIND"));
+    }
+    let mut table = Table::new(&columns);
+    let start = summary.start;
+    let cells = |row: &Row| {
+        let mut cells = vec![
+            format!("{}{}", row.name, mark(&row.sum)),
+            row.sum.run.to_string(),
+            known(row, |sum| Some(Count(sum.switches()).to_string())),
+            known(row, |sum| Some(sum.runq.total.to_string())),
+            known(row, |sum| time(sum.runq.average())),
+            known(row, |sum| time(sum.runq.percentile(0.99))),
+            known(row, |sum| time(sum.runq.percentile(1.0))),
+            known(row, |sum| {
+                Some(seconds(sum.runq_max_at?.saturating_sub(start)))
+            }),
+        ];
+        if wide {
+            cells.push(known(row, |sum| {
+                Some(name_of(sum.runq_max_behind.as_ref()?))
+            }));
+        }
+        cells
+    };
+    for row in shown {
+        table.cells(cells(row));
+    }
+    if targets > 1 {
+        table.cells(cells(&Row {
+            name: format!("all {}", plural(targets as u64, "thread")),
+            sum: total.clone(),
+        }));
+    }
+    page.table(0, &table)
+}
+
+/// As perf has instants.
+fn seconds(time: Nanos) -> String {
+    let us = time.0 / 1_000;
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+fn histograms(
+    page: &mut Page<'_, impl Write>,
+    shown: &[Row],
+    total: &ThreadSum,
+    targets: usize,
+    options: &SchedOptions,
+) -> io::Result<()> {
+    let name = plural(targets as u64, "thread");
+    hist::write(page, &format!("Waited for a CPU: {name}"), &total.runq)?;
+    hist::write(page, &format!("On a CPU at a time: {name}"), &total.runs)?;
+    // One each only where few are asked for.
+    let each = match options.by {
+        SchedBy::Thread => !options.tids.is_empty(),
+        SchedBy::Process | SchedBy::Name => true,
+    };
+    for row in shown.iter().filter(|row| each && !row.sum.is_stranger()) {
+        hist::write(
+            page,
+            &format!("Waited for a CPU: {}", row.name),
+            &row.sum.runq,
+        )?;
+        hist::write(
+            page,
+            &format!("On a CPU at a time: {}", row.name),
+            &row.sum.runs,
+        )?;
+    }
+    Ok(())
+}
+
+fn switches(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    heading(page, "Why they left the CPU, and where they ran")?;
+    let mut table = Table::new(&[
+        Column::Name("TASK"),
+        Column::Number("SLEPT"),
+        Column::Number("PREEMPTED"),
+        Column::Number("YIELDED"),
+        Column::Number("THROTTLED"),
+        Column::Number("MIGRATED"),
+        Column::Text("ON CPUS"),
+        Column::Text("MAY USE"),
+    ]);
+    for row in shown {
+        let count = |reason| {
+            known(row, |sum| {
+                Some(Count(sum.off_for(reason).map_or(0, |off| off.count)).to_string())
+            })
+        };
+        table.row([
+            row.name.clone(),
+            known(row, |sum| Some(Count(sum.voluntary).to_string())),
+            count(OffReason::Preempted),
+            count(OffReason::Yielded),
+            count(OffReason::Throttled),
+            known(row, |sum| Some(Count(sum.migrations).to_string())),
+            ran_on(&row.sum.cpus),
+            may_use(&row.sum),
+        ]);
+    }
+    page.table(0, &table)
+}
+
+fn ran_on(cpus: &[(Cpu, Nanos)]) -> String {
+    let mut cpus: Vec<Cpu> = cpus.iter().map(|&(cpu, _)| cpu).collect();
+    cpus.sort_unstable();
+    cpu_list(&cpus)
+}
+
+fn may_use(sum: &ThreadSum) -> String {
+    match (&sum.affinity, sum.allowed) {
+        (Some(cpus), _) => cpu_list(cpus),
+        (None, Some(n)) => format!("{n} CPUs"),
+        (None, None) => "-".to_string(),
+    }
+}
+
+/// `0,2-3`. In order, each once.
+pub fn cpu_list(cpus: &[Cpu]) -> String {
+    let mut text = String::new();
+    for run in cpus.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            continue;
+        };
+        if !text.is_empty() {
+            text.push(',');
+        }
+        match first == last {
+            true => text.push_str(&first.to_string()),
+            false => text.push_str(&format!("{first}-{last}")),
+        }
+    }
+    if text.is_empty() {
+        "-".to_string()
+    } else {
+        text
+    }
+}
+
+fn off_cpu(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    heading(page, "What they waited for off the CPU")?;
+    let mut table = Table::new(&[
+        Column::Name("TASK"),
+        Column::Number("BLOCKED"),
+        Column::Prose("FOR"),
+    ]);
+    for row in shown {
+        let reasons = known(row, |sum| {
+            let mut off: Vec<&OffSum> = sum
+                .off
+                .iter()
+                .filter(|off| !off.reason.is_runnable())
+                .collect();
+            off.sort_by_key(|off| std::cmp::Reverse((off.total, off.count)));
+            let texts: Vec<String> = off.into_iter().map(off_text).collect();
+            (!texts.is_empty()).then(|| texts.join(", "))
+        });
+        table.row([
+            row.name.clone(),
+            known(row, |sum| Some(sum.blocked().to_string())),
+            reasons,
+        ]);
+    }
+    page.table(0, &table)
+}
+
+fn off_text(off: &OffSum) -> String {
+    let name = off.reason.name();
+    match off.count {
+        // It began before, and goes on.
+        0 => format!("{name} {}", off.total),
+        1 => format!("{name} {}", off.total),
+        n => format!("{name} {} ({}x, max {})", off.total, Count(n), off.max),
+    }
+}
+
+fn wakers(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    if shown.iter().all(|row| row.sum.wakers.is_empty()) {
+        return Ok(());
+    }
+    heading(page, "Who woke them")?;
+    let mut table = Table::new(&[
+        Column::Name("TASK"),
+        Column::Number("WOKEN"),
+        Column::Prose("BY"),
+    ]);
+    for row in shown {
+        let count: u64 = row.sum.wakers.iter().map(|(_, count)| count).sum();
+        let by = row.sum.wakers.iter();
+        let by = by.map(|(waker, count)| format!("{} {}x", waker_text(waker), Count(*count)));
+        table.row([
+            row.name.clone(),
+            known(row, |_| Some(Count(count).to_string())),
+            known(row, |_| listed(by)),
+        ]);
+    }
+    page.table(0, &table)
+}
+
+/// The first few, and how many more there are.
+fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
+    let texts: Vec<String> = texts.collect();
+    let first = texts.get(..NAMED).unwrap_or(&texts).join(", ");
+    match texts.len().saturating_sub(NAMED) {
+        0 => (!first.is_empty()).then_some(first),
+        more => Some(format!("{first}, {more} more")),
+    }
+}
+
+fn waker_text(waker: &Waker) -> String {
+    match waker {
+        Waker::Thread(who) => name_of(who),
+        Waker::Interrupt(WakerContext::HardIrq(_), name) => format!("irq {name}"),
+        Waker::Interrupt(WakerContext::SoftIrq(_), name) => format!("softirq {name}"),
+        Waker::Interrupt(WakerContext::Timer, _) => "timer".to_string(),
+    }
+}
+
+fn cpus(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
+    if summary.cpus.is_empty() {
+        return Ok(());
+    }
+    heading(page, "CPUs")?;
+    let window = summary.end.saturating_sub(summary.start);
+    let share = |time: Nanos| Share(time.share_of(window)).to_string();
+    let mut table = Table::new(&[
+        Column::Number("CPU"),
+        Column::Number("BUSY"),
+        Column::Number("IDLE"),
+        Column::Number("UNKNOWN"),
+        Column::Number("IRQ"),
+        Column::Number("SWITCHES"),
+        Column::Prose("WHO RAN"),
+    ]);
+    for cpu in &summary.cpus {
+        let ran = cpu.ran.iter();
+        let ran = ran.map(|(who, time)| format!("{} {}", name_of(who), share(*time)));
+        table.row([
+            cpu.cpu.to_string(),
+            share(cpu.busy),
+            idle(cpu).map_or("-".to_string(), share),
+            share(cpu.unknown),
+            share(cpu.irq),
+            Count(cpu.switches).to_string(),
+            listed(ran).unwrap_or_else(|| "-".to_string()),
+        ]);
+    }
+    page.table(0, &table)
+}
+
+/// `None` where nothing says that it was.
+fn idle(cpu: &CpuSum) -> Option<Nanos> {
+    (cpu.idle > Nanos::ZERO || cpu.unknown == Nanos::ZERO).then_some(cpu.idle)
+}
+
+fn preemptors(
+    page: &mut Page<'_, impl Write>,
+    summary: &Summary,
+    options: &SchedOptions,
+) -> io::Result<()> {
+    if summary.preemptors.is_empty() {
+        return Ok(());
+    }
+    let shown = options
+        .top
+        .unwrap_or(usize::MAX)
+        .min(summary.preemptors.len());
+    heading(page, "Who took their CPU, and how long they then waited")?;
+    let mut table = Table::new(&[
+        Column::Name("TASK"),
+        Column::Number("TIMES"),
+        Column::Number("WAITED"),
+        Column::Prose("FROM"),
+    ]);
+    for preemptor in &summary.preemptors[..shown] {
+        let victims = preemptor.victims.iter();
+        let victims = victims
+            .map(|(who, count, time)| format!("{} {}x, {time}", name_of(who), Count(*count)));
+        table.row([
+            name_of(&preemptor.who),
+            Count(preemptor.count).to_string(),
+            preemptor.waited.to_string(),
+            listed(victims).unwrap_or_else(|| "-".to_string()),
+        ]);
+    }
+    page.table(0, &table)
+}
