@@ -21,24 +21,21 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define TASK_UNINTERRUPTIBLE 0x02
-#define TASK_STOPPED 0x04
-#define TASK_TRACED 0x08
 #define TASK_DEAD 0x80
-#define TASK_FROZEN 0x8000
-
-/* Its waits are for more than disks, but count as such with the kernel. */
-#define SYSCALL_IO_URING_ENTER 426
+/* stopped, traced, parked, frozen */
+#define TASK_STOPS (0x04 | 0x08 | 0x40 | 0x8000)
 
 /* A wake may be stamped just before the switch-out that it ends, on another CPU. */
 #define EARLY_WAKE_NS 50000
 
 const volatile struct gdiag_sum_config {
-	u32 mask_bytes;		      /* of possible CPUs */
-	u8 all;			      /* every thread is a target */
-	u8 some_cpus;		      /* only those in `counted` count */
-	u8 cgroups;		      /* whoever comes into one of target_cgroups is a target */
-	u8 counted[MAX_CPUS];	      /* by CPU */
-	u8 calls[GDIAG_CALL_REASONS]; /* by system call: why a thread that sleeps in it is off the CPU, enum gdiag_off */
+	u32 mask_bytes;	      /* of possible CPUs */
+	u8 all;		      /* every thread is a target */
+	u8 some_cpus;	      /* only those in `counted` count */
+	u8 cgroups;	      /* whoever comes into one of target_cgroups is a target */
+	u8 counted[MAX_CPUS]; /* by CPU */
+	/* enum gdiag_off */
+	u8 sleeps[GDIAG_SLEEP_ROWS][GDIAG_SLEEP_COLUMNS];
 } cfg = { .mask_bytes = 8, .all = 1 };
 
 /* Written by gdiag. Time counts from start to stop; 0: not yet. */
@@ -169,26 +166,26 @@ static __always_inline bool is_runnable(struct task_struct *t, bool preempt, u32
 /* Why a thread sleeps. (Here and below: the verifier does not see all that the compiler knows.) */
 static __always_inline u8 sleep_reason(struct task_struct *t, u32 state)
 {
-	bool kthread = t->flags & PF_KTHREAD;
-	u32 call;
+	u32 row, column = 0;
 	s16 nr;
 
-	if (state & (TASK_STOPPED | TASK_TRACED | TASK_FROZEN))
+	if (state & TASK_STOPS)
 		return GDIAG_OFF_STOPPED;
 	if (bpf_core_field_exists(t->in_memstall) && BPF_CORE_READ_BITFIELD(t, in_memstall))
 		return GDIAG_OFF_MEMORY;
-	nr = syscall_nr(t);
-	if (BPF_CORE_READ_BITFIELD(t, in_iowait)) {
-		if (nr < 0)
-			return kthread ? GDIAG_OFF_IO : GDIAG_OFF_FAULT;
-		if (nr != SYSCALL_IO_URING_ENTER)
-			return GDIAG_OFF_IO;
+	if (BPF_CORE_READ_BITFIELD(t, in_iowait))
+		column |= GDIAG_SLEEP_IOWAIT;
+	if (state & TASK_UNINTERRUPTIBLE)
+		column |= GDIAG_SLEEP_UNINTERRUPTIBLE;
+	if (t->flags & PF_KTHREAD) {
+		row = GDIAG_SLEEP_KTHREAD;
+	} else {
+		nr = syscall_nr(t);
+		row = nr >= 0 && nr < GDIAG_SLEEP_NO_CALL ? nr : GDIAG_SLEEP_NO_CALL;
 	}
-	if (nr < 0)
-		return !kthread && state & TASK_UNINTERRUPTIBLE ? GDIAG_OFF_FAULT : GDIAG_OFF_OTHER;
-	call = nr;
-	barrier_var(call);
-	return call < GDIAG_CALL_REASONS ? cfg.calls[call] : GDIAG_OFF_OTHER;
+	barrier_var(row);
+	barrier_var(column);
+	return cfg.sleeps[row & (GDIAG_SLEEP_ROWS - 1)][column & (GDIAG_SLEEP_COLUMNS - 1)];
 }
 
 /* Why a thread that could go on lost its CPU. */
@@ -209,7 +206,8 @@ static __always_inline void count(u32 *buckets, u64 ns)
 		buckets[i]++;
 }
 
-static __always_inline void add(struct gdiag_thread_sums *d, u32 reason, u64 ns)
+/* `begun` is 0 when it began before the start: such a part of a time is none to be counted. */
+static __always_inline void add(struct gdiag_thread_sums *d, u32 reason, u64 ns, u32 begun)
 {
 	struct gdiag_off_sum *sum;
 
@@ -217,7 +215,7 @@ static __always_inline void add(struct gdiag_thread_sums *d, u32 reason, u64 ns)
 	if (reason >= GDIAG_OFF_REASONS)
 		return;
 	sum = &d->off[reason];
-	sum->count++;
+	sum->count += begun;
 	sum->total_ns += ns;
 	if (ns > sum->max_ns)
 		sum->max_ns = ns;
@@ -285,6 +283,16 @@ static __always_inline void add_waker(struct gdiag_thread_sums *d, u32 tid)
 		d->other_wakers++;
 }
 
+static __always_inline void add_run(struct gdiag_thread_sums *d, u64 ns)
+{
+	if (!d->run_count || ns < d->run_min_ns)
+		d->run_min_ns = ns;
+	if (ns > d->run_max_ns)
+		d->run_max_ns = ns;
+	d->run_count++;
+	count(d->runs, ns);
+}
+
 /* It loses the CPU. */
 static __always_inline void leave(struct gdiag_cpu_sums *c, struct gdiag_thread_sums *d, struct task_struct *t,
 				  struct task_struct *next, bool preempt, u32 state, u64 now, u32 cpu)
@@ -298,14 +306,12 @@ static __always_inline void leave(struct gdiag_cpu_sums *c, struct gdiag_thread_
 		ran = now - (d->on ? d->on_ns : start_ns);
 		place(c, d, t->pid, cpu);
 		if (counts) {
-			if (!d->run_count || ran < d->run_min_ns)
-				d->run_min_ns = ran;
-			if (ran > d->run_max_ns)
-				d->run_max_ns = ran;
-			d->run_count++;
 			d->run_ns += ran;
 			d->places[d->place & (GDIAG_PLACES - 1)].ns += ran;
-			count(d->runs, ran);
+			if (d->on)
+				add_run(d, ran);
+			else
+				d->first_run_ns = ran;
 		}
 	} else {
 		c->missed++;
@@ -330,7 +336,7 @@ static __always_inline void add_wait(struct gdiag_thread_sums *d, u8 reason, u64
 {
 	u64 wait = now - since;
 
-	add(d, reason, wait);
+	add(d, reason, wait, 1);
 	count(d->runqs, wait);
 	if (wait < d->runq_min_ns || !d->runq_max_at_ns)
 		d->runq_min_ns = wait;
@@ -341,16 +347,19 @@ static __always_inline void add_wait(struct gdiag_thread_sums *d, u8 reason, u64
 	}
 }
 
-/* It was off the CPU since `off`, and why is no secret. */
-static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_thread_sums *d, u32 tid, u64 off, u64 now,
-				    u32 behind)
+/* It was off the CPU, since it lost it or since the start. */
+static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_thread_sums *d, u32 tid, u64 now, u32 behind)
 {
+	u64 off = d->seen ? d->off_ns : start_ns, woken = d->woken_ns;
 	u8 reason = d->reason;
-	u64 woken = d->woken_ns;
 
+	if (!d->seen && woken < off) {
+		d->first_wait_ns = now - off;
+		return;
+	}
 	if (reason == GDIAG_OFF_THROTTLED) {
 		/* It ends without a waking. */
-		add(d, reason, now - off);
+		add(d, reason, now - off, 1);
 		return;
 	}
 	if (reason <= GDIAG_OFF_YIELDED) {
@@ -361,12 +370,12 @@ static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_threa
 		return;
 	}
 	if (woken >= off) {
-		add(d, reason, woken - off);
+		add(d, reason, woken - off, d->seen);
 	} else if (woken + EARLY_WAKE_NS >= off) {
 		woken = off;
 	} else {
 		/* BPF does not run everywhere: since when it could run is not known. */
-		add(d, reason, now - off);
+		add(d, reason, now - off, 1);
 		c->missed++;
 		return;
 	}
@@ -383,10 +392,7 @@ static __always_inline void arrive(struct gdiag_cpu_sums *c, struct gdiag_thread
 	if (d->on) {
 		c->missed++;
 	} else if (counts_on(cpu)) {
-		/* It waited before the start, too. */
-		if (!d->seen && d->woken_ns < start_ns)
-			d->reason = GDIAG_OFF_NEW;
-		add_off(c, d, t->pid, d->seen ? d->off_ns : start_ns, now, prev->pid);
+		add_off(c, d, t->pid, now, prev->pid);
 		if (d->cpu && d->cpu != cpu + 1)
 			d->migrations++;
 	}

@@ -32,8 +32,16 @@ enum gdiag_off {
 	GDIAG_OFF_REASONS = 17,
 };
 
-/* System calls above are GDIAG_OFF_OTHER. */
-#define GDIAG_CALL_REASONS 512
+/*
+ * Why a thread sleeps is looked up: a row for each system call, and two for none; a column for what
+ * the kernel says of it besides.
+ */
+#define GDIAG_SLEEP_ROWS 512
+#define GDIAG_SLEEP_NO_CALL 510
+#define GDIAG_SLEEP_KTHREAD 511
+#define GDIAG_SLEEP_IOWAIT 1
+#define GDIAG_SLEEP_UNINTERRUPTIBLE 2
+#define GDIAG_SLEEP_COLUMNS 4
 
 /* CPUs that a thread's run time is told apart for in its own memory; for more there is a map. */
 #define GDIAG_PLACES 4
@@ -80,7 +88,9 @@ struct gdiag_thread_sums {
 	unsigned int cpu;	     /* 1 + where it ran last; 0: not known */
 	unsigned int behind;	     /* tid of who had the CPU before the longest wait for it was over; 0: its idle task */
 	unsigned long long run_ns;
-	unsigned long long run_count;
+	unsigned long long first_run_ns;  /* of that, until it lost the CPU that it had at the start */
+	unsigned long long first_wait_ns; /* until it got the CPU that it waited for at the start; nowhere else */
+	unsigned long long run_count;	  /* of whole times on a CPU, as the extremes and the histogram */
 	unsigned long long run_min_ns;
 	unsigned long long run_max_ns;
 	unsigned long long runq_min_ns;

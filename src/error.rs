@@ -49,6 +49,10 @@ pub enum Error {
         found: String,
     },
 
+    /// CPUs of this machine as lists.
+    #[error("no CPU {asked} is online")]
+    CpusOffline { asked: String, online: String },
+
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
 
@@ -154,7 +158,8 @@ impl Error {
             | Error::ForeignProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
-            Error::NoSuchProcess(_)
+            Error::CpusOffline { .. }
+            | Error::NoSuchProcess(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
             | Error::HasEnded { .. }
@@ -184,6 +189,7 @@ impl Error {
                     .to_string()
             }
             Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
+            Error::CpusOffline { online, .. } => format!("those that are online: {online}"),
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
