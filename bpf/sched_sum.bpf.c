@@ -72,13 +72,13 @@ struct {
 	__type(value, struct cpu_data);
 } cpus SEC(".maps");
 
-/* Victim and preemptor: how often, and how long the victim waited. */
+/* Thread and who took its CPU: how often, and how long it waited then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__type(key, struct gdiag_pair);
 	__type(value, struct gdiag_pair_sum);
-} preemptions SEC(".maps");
+} more_takers SEC(".maps");
 
 /* Thread and CPU: run time, for threads on many CPUs. */
 struct {
@@ -283,6 +283,22 @@ static __always_inline void add_waker(struct gdiag_thread_sums *d, u32 tid)
 		d->other_wakers++;
 }
 
+/* Two that take turns on a CPU should not cost a map each time. */
+static __always_inline void add_taker(struct gdiag_thread_sums *d, u32 tid, u64 ns)
+{
+	if (d->taken_by != d->preemptor) {
+		/* Of those that are not asked for nobody wants to know. */
+		if (d->taken_by && (cfg.all || d->target) &&
+		    !add_pair(&more_takers, tid, d->taken_by, d->taken_count, d->taken_ns))
+			d->other_takers += d->taken_count;
+		d->taken_by = d->preemptor;
+		d->taken_count = 0;
+		d->taken_ns = 0;
+	}
+	d->taken_count++;
+	d->taken_ns += ns;
+}
+
 static __always_inline void add_run(struct gdiag_thread_sums *d, u64 ns)
 {
 	if (!d->run_count || ns < d->run_min_ns)
@@ -363,9 +379,8 @@ static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_threa
 		return;
 	}
 	if (reason <= GDIAG_OFF_YIELDED) {
-		if (reason == GDIAG_OFF_PREEMPTED && (cfg.all || d->target) &&
-		    !add_pair(&preemptions, tid, d->preemptor, 1, now - off))
-			c->no_preemptor++;
+		if (reason == GDIAG_OFF_PREEMPTED)
+			add_taker(d, tid, now - off);
 		add_wait(d, reason, off, now, behind);
 		return;
 	}

@@ -99,6 +99,12 @@ struct gdiag_thread_sums {
 	unsigned long long voluntary;
 	unsigned long long involuntary;
 	unsigned long long migrations;
+	/* Who took its CPU last and how often in a row, and how long it waited then; those before are in a map. */
+	unsigned long long taken_count;
+	unsigned long long taken_ns;
+	unsigned int taken_by;
+	unsigned int pad2;
+	unsigned long long other_takers; /* preemptions by whom there was no room for */
 	unsigned long long other_wakers; /* wakeups by whom there was no room for */
 	unsigned long long waker_counts[GDIAG_WAKERS];
 	unsigned int wakers[GDIAG_WAKERS]; /* 0: unused */
@@ -142,12 +148,11 @@ struct gdiag_cpu_sums {
 	unsigned long long unknown_ns; /* a switch was missed in it */
 	unsigned long long irq_ns;
 	unsigned long long switches;
-	unsigned long long missed;	 /* switches and wakeups that must have been and were not seen */
-	unsigned long long no_memory;	 /* switches and wakeups that there was no memory to add up for */
-	unsigned long long unsent;	 /* threads that ended and whose record found no room */
-	unsigned long long no_place;	 /* run time, in ns, of which it is not known on which CPU it was */
-	unsigned long long no_preemptor; /* preemptions by whom there was no room for */
-	unsigned int idle;		 /* the idle task runs */
+	unsigned long long missed;    /* switches and wakeups that must have been and were not seen */
+	unsigned long long no_memory; /* switches and wakeups that there was no memory to add up for */
+	unsigned long long unsent;    /* threads that ended and whose record found no room */
+	unsigned long long no_place;  /* run time, in ns, of which it is not known on which CPU it was */
+	unsigned int idle;	      /* the idle task runs */
 	unsigned int pad;
 };
 

@@ -4,7 +4,7 @@
 //! them with is needed. Everything goes away with the process, however it dies.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -103,9 +103,9 @@ pub struct Raw {
     /// Of those that ended since the last reading.
     pub ended: Vec<u8>,
     pub(crate) cpus: Vec<types::cpu_data>,
-    pub(crate) preemptions: Vec<(types::gdiag_pair, types::gdiag_pair_sum)>,
-    pub(crate) places: Vec<(types::gdiag_pair, types::gdiag_pair_sum)>,
-    pub(crate) wakers: Vec<(types::gdiag_pair, types::gdiag_pair_sum)>,
+    pub(crate) takers: Pairs,
+    pub(crate) places: Pairs,
+    pub(crate) wakers: Pairs,
 }
 
 /// The attached programs. Dropping it detaches them.
@@ -243,8 +243,8 @@ impl SchedSum {
         let cpus = cpus.iter().map(|cpu| wire::read(cpu).unwrap_or_default());
         let cpus = cpus.collect();
         let threads = marks::walk_tasks(&self.skel.progs.read_threads)?;
-        let (preemptions, places, wakers) = (
-            pairs(&maps.preemptions)?,
+        let (takers, places, wakers) = (
+            pairs(&maps.more_takers)?,
             pairs(&maps.more_places)?,
             pairs(&maps.more_wakers)?,
         );
@@ -256,10 +256,18 @@ impl SchedSum {
             threads,
             ended: std::mem::take(&mut *self.ended.borrow_mut()),
             cpus,
-            preemptions,
+            takers,
             places,
             wakers,
         })
+    }
+
+    /// Makes room in the maps: these have ended, and what `raw` has of them is all.
+    pub fn forget(&self, raw: &Raw, gone: &HashSet<u32>) {
+        let maps = &self.skel.maps;
+        forget(&maps.more_takers, &raw.takers, gone);
+        forget(&maps.more_places, &raw.places, gone);
+        forget(&maps.more_wakers, &raw.wakers, gone);
     }
 }
 
@@ -309,7 +317,15 @@ fn attach(skel: &SchedSumSkel<'_>) -> Result<Vec<Link>> {
     links.collect()
 }
 
-fn pairs(map: &impl MapCore) -> Result<Vec<(types::gdiag_pair, types::gdiag_pair_sum)>> {
+type Pairs = Vec<(types::gdiag_pair, types::gdiag_pair_sum)>;
+
+fn forget(map: &impl MapCore, pairs: &Pairs, gone: &HashSet<u32>) {
+    for (pair, _) in pairs.iter().filter(|(pair, _)| gone.contains(&pair.tid)) {
+        let _ = map.delete(wire::as_bytes(pair));
+    }
+}
+
+fn pairs(map: &impl MapCore) -> Result<Pairs> {
     let entries = map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
     let read = |(key, value): (Vec<u8>, Vec<u8>)| Some((wire::read(&key)?, wire::read(&value)?));
     Ok(entries.filter_map(read).collect())

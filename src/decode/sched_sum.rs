@@ -39,7 +39,6 @@ pub struct Reading {
     /// Those that ended since the last reading.
     pub ended: Vec<Thread>,
     pub cpus: Vec<CpuSums>,
-    pub preemptions: Vec<Preemptions>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +109,10 @@ pub struct Sums {
     pub wakers: BTreeMap<By, u64>,
     /// Wakeups by others that there was no room for.
     pub other_wakers: u64,
+    /// Who took its CPU: how often, and how long it waited each time until it ran again.
+    pub takers: BTreeMap<Tid, (u64, Nanos)>,
+    /// The same of others that there was no room for.
+    pub other_takers: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,12 +172,21 @@ impl Sums {
         self.involuntary += other.involuntary;
         self.migrations += other.migrations;
         self.other_wakers += other.other_wakers;
+        self.other_takers += other.other_takers;
+        for (&by, &(count, waited)) in &other.takers {
+            self.add_taker(by, count, waited);
+        }
         for (&cpu, &time) in &other.cpus {
             *self.cpus.entry(cpu).or_default() += time;
         }
         for (&by, &count) in &other.wakers {
             *self.wakers.entry(by).or_default() += count;
         }
+    }
+
+    fn add_taker(&mut self, by: Tid, count: u64, waited: Nanos) {
+        let entry = self.takers.entry(by).or_default();
+        *entry = (entry.0 + count, entry.1 + waited);
     }
 
     /// What has come since `before`, which is an earlier state of the same.
@@ -193,6 +205,11 @@ impl Sums {
             let then = before.wakers.get(&by).copied().unwrap_or_default();
             (by, count.saturating_sub(then))
         });
+        let takers = self.takers.iter().map(|(&by, &(count, waited))| {
+            let then = before.takers.get(&by).copied().unwrap_or_default();
+            let count = count.saturating_sub(then.0);
+            (by, (count, waited.saturating_sub(then.1)))
+        });
         Sums {
             run: self.run.saturating_sub(before.run),
             runs: self.runs.since(&before.runs),
@@ -206,6 +223,8 @@ impl Sums {
             cpus: cpus.filter(|(_, time)| *time > Nanos::ZERO).collect(),
             wakers: wakers.filter(|(_, count)| *count > 0).collect(),
             other_wakers: self.other_wakers.saturating_sub(before.other_wakers),
+            takers: takers.filter(|(_, (count, _))| *count > 0).collect(),
+            other_takers: self.other_takers.saturating_sub(before.other_takers),
         }
     }
 }
@@ -273,8 +292,6 @@ pub struct Doubts {
     pub unsent: u64,
     /// Run time of which it is not known on which CPU it was.
     pub no_place: Nanos,
-    /// Preemptions by others that there was no room for.
-    pub no_preemptor: u64,
 }
 
 impl CpuSums {
@@ -299,7 +316,6 @@ impl Doubts {
             no_memory: self.no_memory + other.no_memory,
             unsent: self.unsent + other.unsent,
             no_place: self.no_place + other.no_place,
-            no_preemptor: self.no_preemptor + other.no_preemptor,
         }
     }
 
@@ -309,19 +325,8 @@ impl Doubts {
             no_memory: self.no_memory.saturating_sub(before.no_memory),
             unsent: self.unsent.saturating_sub(before.unsent),
             no_place: self.no_place.saturating_sub(before.no_place),
-            no_preemptor: self.no_preemptor.saturating_sub(before.no_preemptor),
         }
     }
-}
-
-/// One thread took the CPU of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preemptions {
-    pub victim: Tid,
-    pub by: Tid,
-    pub count: u64,
-    /// By the victim, each time until it ran again.
-    pub waited: Nanos,
 }
 
 impl Reading {
@@ -332,7 +337,6 @@ impl Reading {
             threads: threads(&raw.threads, raw.start),
             ended: threads(&raw.ended, raw.start),
             cpus: (0..).map(Cpu).zip(&raw.cpus).map(cpu).collect(),
-            preemptions: raw.preemptions.iter().map(preemptions).collect(),
         };
         reading.drop_doubles();
         reading.add_more(raw);
@@ -353,15 +357,17 @@ impl Reading {
 
     /// What the kernel's memory of a thread has no room for is in maps, by tid.
     fn add_more(&mut self, raw: &Raw) {
-        if raw.places.is_empty() && raw.wakers.is_empty() {
-            return;
-        }
         // Of those that have had a number the last.
         let all = self.ended.iter_mut().chain(&mut self.threads);
         let mut all: HashMap<u32, &mut Sums> = all.map(|t| (t.tid.0, &mut t.sums)).collect();
         for (pair, sum) in &raw.places {
             if let (Some(sums), Some(cpu)) = (all.get_mut(&pair.tid), number(pair.other)) {
                 *sums.cpus.entry(cpu).or_default() += Nanos(sum.ns);
+            }
+        }
+        for (pair, sum) in &raw.takers {
+            if let Some(sums) = all.get_mut(&pair.tid) {
+                sums.add_taker(Tid(pair.other), sum.count, Nanos(sum.ns));
             }
         }
         for (pair, sum) in &raw.wakers {
@@ -504,6 +510,11 @@ fn sums(s: &types::gdiag_thread_sums) -> Sums {
             .filter_map(|(&by, count)| Some((By::of(by)?, count)))
             .collect(),
         other_wakers: s.other_wakers,
+        takers: (s.taken_count > 0)
+            .then_some((Tid(s.taken_by), (s.taken_count, Nanos(s.taken_ns))))
+            .into_iter()
+            .collect(),
+        other_takers: s.other_takers,
     }
 }
 
@@ -522,16 +533,6 @@ fn cpu((cpu, data): (Cpu, &types::cpu_data)) -> CpuSums {
             no_memory: s.no_memory,
             unsent: s.unsent,
             no_place: Nanos(s.no_place),
-            no_preemptor: s.no_preemptor,
         },
-    }
-}
-
-fn preemptions((pair, sum): &(types::gdiag_pair, types::gdiag_pair_sum)) -> Preemptions {
-    Preemptions {
-        victim: Tid(pair.tid),
-        by: Tid(pair.other),
-        count: sum.count,
-        waited: Nanos(sum.ns),
     }
 }

@@ -115,7 +115,6 @@ struct Closed {
     end: Nanos,
     threads: BTreeMap<Key, Thread>,
     cpus: Vec<CpuSums>,
-    preemptions: BTreeMap<(Tid, Tid), (u64, Nanos)>,
 }
 
 /// Follows the readings of one watch.
@@ -159,15 +158,11 @@ impl Live {
             self.scope.has(Some(cpu.cpu))
                 && (cpu.switches > 0 || self.scope.online.contains(&cpu.cpu))
         });
-        let preemptions = reading.preemptions.iter();
         let now = Closed {
             start: reading.start,
             end: reading.at,
             threads,
             cpus: cpus.map(|cpu| close_cpu(cpu, reading)).collect(),
-            preemptions: preemptions
-                .map(|p| ((p.victim, p.by), (p.count, p.waited)))
-                .collect(),
         };
         self.now = now;
     }
@@ -225,22 +220,26 @@ impl Live {
             start: sums.start,
             end: sums.end,
             cpus: self.cpus(sums),
-            preemptors: self.preemptors(sums, &rows),
+            preemptors: self.preemptors(sums),
             notes: self.notes(sums, doubts),
             lost: Some(doubts.missed + doubts.no_memory + doubts.unsent),
             threads: rows,
         }
     }
 
+    /// gdiag itself is known only by the CPU time that it takes.
+    fn shows(&self, t: &Thread) -> bool {
+        let tids = &self.scope.tids;
+        !t.own && (tids.is_empty() || tids.contains(&t.tid))
+    }
+
     fn rows(&self, sums: &Closed) -> Vec<ThreadSum> {
-        let scope = &self.scope;
         let targets = sums.threads.values().filter(|t| t.target && !t.own);
         let theirs: BTreeSet<Cpu> = targets.flat_map(|t| t.sums.cpus.keys().copied()).collect();
         let shown = sums.threads.values().filter(|t| {
-            let wanted = scope.tids.is_empty() || scope.tids.contains(&t.tid);
             let did = t.sums.run > Nanos::ZERO || t.sums.off.iter().any(Times::any);
             let beside = || t.sums.cpus.keys().any(|cpu| theirs.contains(cpu));
-            !t.own && wanted && did && (t.target || beside())
+            self.shows(t) && did && (t.target || beside())
         });
         let mut rows: Vec<ThreadSum> = shown.map(|t| self.row(t)).collect();
         rows.sort_by_key(|row| row.who.tid);
@@ -334,23 +333,21 @@ impl Live {
     }
 
     /// Of the threads that are shown.
-    fn preemptors(&self, sums: &Closed, rows: &[ThreadSum]) -> Vec<Preemptor> {
-        let targets = rows.iter().filter(|row| row.target);
-        let victims: HashMap<Tid, &Who> = targets.map(|row| (row.who.tid, &row.who)).collect();
+    fn preemptors(&self, sums: &Closed) -> Vec<Preemptor> {
         let mut found: BTreeMap<Tid, Preemptor> = BTreeMap::new();
-        for (&(victim, by), &(count, waited)) in &sums.preemptions {
-            let Some(&victim) = victims.get(&victim).filter(|_| count > 0) else {
-                continue;
-            };
-            let preemptor = found.entry(by).or_insert_with(|| Preemptor {
-                who: self.of_tid(by),
-                count: 0,
-                waited: Nanos::ZERO,
-                victims: Vec::new(),
-            });
-            preemptor.count += count;
-            preemptor.waited += waited;
-            preemptor.victims.push((victim.clone(), count, waited));
+        let shown = sums.threads.values().filter(|t| t.target && self.shows(t));
+        for victim in shown {
+            for (&by, &(count, waited)) in &victim.sums.takers {
+                let preemptor = found.entry(by).or_insert_with(|| Preemptor {
+                    who: self.of_tid(by),
+                    count: 0,
+                    waited: Nanos::ZERO,
+                    victims: Vec::new(),
+                });
+                preemptor.count += count;
+                preemptor.waited += waited;
+                preemptor.victims.push((who(victim), count, waited));
+            }
         }
         let mut all: Vec<Preemptor> = found.into_values().collect();
         for preemptor in &mut all {
@@ -376,19 +373,20 @@ impl Live {
                 doubts.no_place
             ));
         }
-        if doubts.no_preemptor > 0 {
-            notes.push(format!(
-                "by whom is not known of {} preemptions: there were too many different ones",
-                Count(doubts.no_preemptor)
-            ));
-        }
-        let others = sums.threads.values().map(|t| t.sums.other_wakers);
-        let others: u64 = others.sum();
-        if others > 0 {
-            notes.push(format!(
-                "by whom is not known of {} wakeups: there were too many different ones",
-                Count(others)
-            ));
+        let all = sums.threads.values().filter(|t| t.target);
+        let (wakeups, preemptions) = all.fold((0, 0), |(wakeups, preemptions), t| {
+            (
+                wakeups + t.sums.other_wakers,
+                preemptions + t.sums.other_takers,
+            )
+        });
+        for (count, what) in [(wakeups, "wakeups"), (preemptions, "preemptions")] {
+            if count > 0 {
+                notes.push(format!(
+                    "by whom is not known of {} {what}: there were too many different ones",
+                    Count(count)
+                ));
+            }
         }
         notes
     }
@@ -492,11 +490,6 @@ fn since(now: &Closed, before: &Closed) -> Closed {
         let then = before.cpus.iter().find(|then| then.cpu == cpu.cpu);
         then.map_or(*cpu, |then| cpu.since(then))
     });
-    let preemptions = now.preemptions.iter().map(|(&key, &(count, waited))| {
-        let then = before.preemptions.get(&key).copied().unwrap_or_default();
-        let part = (count.saturating_sub(then.0), waited.saturating_sub(then.1));
-        (key, part)
-    });
     Closed {
         start: if before.end == Nanos::ZERO {
             now.start
@@ -506,6 +499,5 @@ fn since(now: &Closed, before: &Closed) -> Closed {
         end: now.end,
         threads: threads.collect(),
         cpus: cpus.collect(),
-        preemptions: preemptions.collect(),
     }
 }

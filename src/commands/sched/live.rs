@@ -1,5 +1,6 @@
 //! Watching, summed up in the kernel.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -83,7 +84,7 @@ fn summed_up(
     let end = until_the_end(options, watch, start, subject, &mut sums, &mut live, &out)?;
 
     sums.stop()?;
-    live.add(&Reading::decode(&sums.read()?));
+    read(&mut sums, &mut live)?;
     drop(sums);
     let summary = live.total();
     out.write(options, &summary)?;
@@ -116,18 +117,30 @@ fn until_the_end(
         sums.keep_up()?;
         let now = clock::monotonic();
         if woken.report {
-            live.add(&Reading::decode(&sums.read()?));
+            read(sums, live)?;
             // Results are for stdout; this is on the side.
             let _ = super::render(&mut io::stderr(), options, &live.total());
         }
         if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), watch.interval) {
-            live.add(&Reading::decode(&sums.read()?));
+            read(sums, live)?;
             out.write(options, &live.interval())?;
             // Late ones are left out rather than made up for.
             let missed = now.saturating_sub(at).0 / interval.0.max(1);
             next = Some(at + Nanos(interval.0 * (missed + 1)));
         }
     }
+}
+
+fn read(sums: &mut SchedSum, live: &mut Live) -> anyhow::Result<()> {
+    let raw = sums.read()?;
+    let reading = Reading::decode(&raw);
+    let mut gone: HashSet<u32> = reading.ended.iter().map(|t| t.tid.0).collect();
+    for thread in &reading.threads {
+        gone.remove(&thread.tid.0);
+    }
+    sums.forget(&raw, &gone);
+    live.add(&reading);
+    Ok(())
 }
 
 /// Where results go, one after another.
