@@ -11,7 +11,7 @@ mod rows;
 use std::io::{self, Write};
 
 use crate::analyse::sched::{
-    pinning, CpuSum, OffReason, OffSum, Summary, ThreadSum, Waker, WakerContext,
+    cpu_list, pinning, CpuSum, OffReason, OffSum, Summary, ThreadSum, Waker, WakerContext,
 };
 use crate::cli::{SchedBy, SchedOptions, SchedView};
 use crate::event::Cpu;
@@ -261,33 +261,39 @@ fn histograms(
 }
 
 fn switches(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    let shown: Vec<&Row> = shown.iter().filter(|row| !row.sum.is_stranger()).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
     heading(page, "Why they left the CPU, and where they ran")?;
-    let mut table = Table::new(&[
+    let count = |sum: &ThreadSum, reason| sum.off_for(reason).map_or(0, |off| off.count);
+    // What happens seldom has its column only where it happened.
+    let has = |reason| shown.iter().any(|row| count(&row.sum, reason) > 0);
+    let (yields, throttles) = (has(OffReason::Yielded), has(OffReason::Throttled));
+    let masks = shown.iter().any(|row| row.sum.allowed_cpus().is_some());
+    let mut columns = vec![
         Column::Name("TASK"),
         Column::Number("SLEPT"),
         Column::Number("PREEMPTED"),
-        Column::Number("YIELDED"),
-        Column::Number("THROTTLED"),
-        Column::Number("MIGRATED"),
-        Column::Text("ON CPUS"),
-        Column::Text("MAY USE"),
-    ]);
+    ];
+    columns.extend(yields.then_some(Column::Number("YIELDED")));
+    columns.extend(throttles.then_some(Column::Number("THROTTLED")));
+    columns.extend([Column::Number("MIGRATED"), Column::Text("ON CPUS")]);
+    columns.extend(masks.then_some(Column::Text("MAY USE")));
+    let mut table = Table::new(&columns);
     for row in shown {
-        let count = |reason| {
-            known(row, |sum| {
-                Some(Count(sum.off_for(reason).map_or(0, |off| off.count)).to_string())
-            })
-        };
-        table.row([
+        let sum = &row.sum;
+        let counted = |reason| Count(count(sum, reason)).to_string();
+        let mut cells = vec![
             row.name.clone(),
-            known(row, |sum| Some(Count(sum.voluntary).to_string())),
-            count(OffReason::Preempted),
-            count(OffReason::Yielded),
-            count(OffReason::Throttled),
-            known(row, |sum| Some(Count(sum.migrations).to_string())),
-            ran_on(&row.sum.cpus),
-            may_use(&row.sum),
-        ]);
+            Count(sum.voluntary).to_string(),
+            counted(OffReason::Preempted),
+        ];
+        cells.extend(yields.then(|| counted(OffReason::Yielded)));
+        cells.extend(throttles.then(|| counted(OffReason::Throttled)));
+        cells.extend([Count(sum.migrations).to_string(), ran_on(&sum.cpus)]);
+        cells.extend(masks.then(|| may_use(sum)));
+        table.cells(cells);
     }
     page.table(0, &table)
 }
@@ -301,41 +307,22 @@ fn ran_on(cpus: &[(Cpu, Nanos)]) -> String {
 fn may_use(sum: &ThreadSum) -> String {
     match (&sum.affinity, sum.allowed) {
         (Some(cpus), _) => cpu_list(cpus),
-        (None, Some(n)) => format!("{n} CPUs"),
+        (None, Some(n)) => plural(u64::from(n), "CPU"),
         (None, None) => "-".to_string(),
     }
 }
 
-/// `0,2-3`. In order, each once.
-pub fn cpu_list(cpus: &[Cpu]) -> String {
-    let mut text = String::new();
-    for run in cpus.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            continue;
-        };
-        if !text.is_empty() {
-            text.push(',');
-        }
-        match first == last {
-            true => text.push_str(&first.to_string()),
-            false => text.push_str(&format!("{first}-{last}")),
-        }
-    }
-    if text.is_empty() {
-        "-".to_string()
-    } else {
-        text
-    }
-}
-
 fn off_cpu(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    if shown.iter().all(|row| row.sum.off.is_empty()) {
+        return Ok(());
+    }
     heading(page, "What they waited for off the CPU")?;
     let mut table = Table::new(&[
         Column::Name("TASK"),
         Column::Number("BLOCKED"),
         Column::Prose("FOR"),
     ]);
-    for row in shown {
+    for row in shown.iter().filter(|row| !row.sum.is_stranger()) {
         let reasons = known(row, |sum| {
             let mut off: Vec<&OffSum> = sum
                 .off
@@ -375,7 +362,7 @@ fn wakers(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
         Column::Number("WOKEN"),
         Column::Prose("BY"),
     ]);
-    for row in shown {
+    for row in shown.iter().filter(|row| !row.sum.is_stranger()) {
         let count: u64 = row.sum.wakers.iter().map(|(_, count)| count).sum();
         let by = row.sum.wakers.iter();
         let by = by.map(|(waker, count)| format!("{} {}x", waker_text(waker), Count(*count)));
@@ -456,23 +443,34 @@ fn preemptors(
         .top
         .unwrap_or(usize::MAX)
         .min(summary.preemptors.len());
-    heading(page, "Who took their CPU, and how long they then waited")?;
-    let mut table = Table::new(&[
-        Column::Name("TASK"),
-        Column::Number("TIMES"),
-        Column::Number("WAITED"),
+    let had = summary.preemptors.iter().any(|p| p.had.is_some());
+    let title = if had {
+        "Who was in the way: took their CPU, or had it while they waited"
+    } else {
+        "Who took their CPU, and how long they then waited"
+    };
+    heading(page, title)?;
+    let mut columns = vec![Column::Name("TASK")];
+    columns.extend(had.then_some(Column::Number("HAD IT")));
+    columns.extend([
+        Column::Number("TOOK IT"),
+        Column::Number("THEN WAITED"),
         Column::Prose("FROM"),
     ]);
+    let mut table = Table::new(&columns);
     for preemptor in &summary.preemptors[..shown] {
         let victims = preemptor.victims.iter();
         let victims = victims
-            .map(|(who, count, time)| format!("{} {}x, {time}", name_of(who), Count(*count)));
-        table.row([
-            name_of(&preemptor.who),
+            .filter(|victim| victim.1 > 0)
+            .map(|(who, count, _)| format!("{} {}x", name_of(who), Count(*count)));
+        let mut cells = vec![name_of(&preemptor.who)];
+        cells.extend(had.then(|| time(preemptor.had).unwrap_or_else(|| "-".to_string())));
+        cells.extend([
             Count(preemptor.count).to_string(),
             preemptor.waited.to_string(),
             listed(victims).unwrap_or_else(|| "-".to_string()),
         ]);
+        table.cells(cells);
     }
     page.table(0, &table)
 }
