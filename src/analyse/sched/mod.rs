@@ -5,6 +5,8 @@ pub mod pinning;
 pub mod reason;
 pub mod recorded;
 
+use std::fmt;
+
 use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
@@ -15,6 +17,13 @@ pub struct Who {
     pub pid: Pid,
     pub tid: Tid,
     pub comm: String,
+}
+
+impl fmt::Display for Who {
+    /// `python3:4711`, with the number of the thread, as perf has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.comm, self.tid))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,6 +107,12 @@ impl ThreadSum {
     pub fn blocked(&self) -> Nanos {
         let sleeps = |off: &&OffSum| off.reason.is_blocked();
         self.off.iter().filter(sleeps).map(|off| off.total).sum()
+    }
+
+    /// All the time it slept, or was stopped.
+    pub fn is_asleep(&self) -> bool {
+        let could_run = |off: &OffSum| !off.reason.is_blocked();
+        self.run == Nanos::ZERO && self.switches() == 0 && !self.off.iter().any(could_run)
     }
 
     /// Switches away from it, as far as their reason is known.
@@ -264,6 +279,13 @@ pub struct CpuSum {
     pub switches: u64,
     /// Who ran, most time first.
     pub ran: Vec<(Who, Nanos)>,
+}
+
+impl CpuSum {
+    /// `None` where nothing says that it was.
+    pub fn known_idle(&self) -> Option<Nanos> {
+        (self.idle > Nanos::ZERO || self.unknown == Nanos::ZERO).then_some(self.idle)
+    }
 }
 
 /// Who took the CPU of threads that could have gone on, or had it when they could have gone on.

@@ -12,7 +12,8 @@ use super::{cpu_list, CpuSum, Summary, ThreadSum, Who};
 use crate::event::Cpu;
 use crate::units::{Count, Nanos, Share};
 
-/// Waiting less than this, or than this share of the time that it could run, is no harm.
+/// Waiting less than this, or than this share of the time that it could run, is no harm; nor are waits that are
+/// all shorter and behind nobody.
 const LEAST_WAIT: Nanos = Nanos::from_millis(1);
 const LEAST_SHARE: f64 = 0.01;
 
@@ -63,10 +64,13 @@ fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
     let waited = thread.runq.total;
     let share = waited.share_of(thread.run + waited);
     if waited >= LEAST_WAIT && share >= LEAST_SHARE {
-        waits(summary, thread)
-    } else {
-        moves_or_fine(summary, thread)
+        let culprits = culprits(summary, thread);
+        // A CPU that was idle takes its time to wake.
+        if !culprits.is_empty() || thread.runq.max >= LEAST_WAIT {
+            return waits(summary, thread, &culprits);
+        }
     }
+    moves_or_fine(summary, thread)
 }
 
 fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
@@ -96,7 +100,7 @@ fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
         fine: !restless,
         says,
         evidence: vec![format!(
-            "it waited {waited} for a CPU, {share} of the time that it could run, {}",
+            "it {}; it waited {waited} for a CPU, {share} of the time that it could run",
             places(thread)
         )],
         remedy,
@@ -131,8 +135,8 @@ fn places(thread: &ThreadSum) -> String {
     };
     let may = match (&thread.affinity, thread.allowed_cpus()) {
         (Some(cpus), _) => format!(" of {}", cpu_list(cpus)),
-        (None, Some(1)) => ", the one that it may use".to_string(),
-        (None, Some(n)) => format!(", of {n} that it may use"),
+
+        (None, Some(n)) => format!(" (it may use {n})"),
         (None, None) => String::new(),
     };
     let moved = match thread.migrations {
@@ -148,20 +152,21 @@ struct Culprit<'a> {
     who: &'a Who,
     /// A thread of the kernel.
     kthread: bool,
+    /// Of the wait.
+    time: Nanos,
     says: String,
 }
 
-fn waits(summary: &Summary, thread: &ThreadSum) -> Verdict {
+fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Verdict {
     let waited = thread.runq.total;
     let share = Share(waited.share_of(thread.run + waited));
-    let culprits = culprits(summary, thread);
     let free = free_cpus(summary, thread);
     let mut evidence = vec![format!("it {}", places(thread))];
     evidence.extend(culprits.iter().map(|culprit| culprit.says.clone()));
     let longest = format!("the longest wait was {}", thread.runq.max);
     match &thread.runq_max_behind {
         Some(who) if culprits.is_empty() => {
-            evidence.push(format!("{longest}, behind {}", name(who)));
+            evidence.push(format!("{longest}, behind {}", who));
         }
         Some(_) | None => {}
     }
@@ -174,7 +179,7 @@ fn waits(summary: &Summary, thread: &ThreadSum) -> Verdict {
         fine: false,
         says: format!("waited {waited} for a CPU, {share} of the time that it could run"),
         evidence,
-        remedy: remedy(summary, thread, &culprits, &free),
+        remedy: remedy(summary, thread, culprits, &free),
     }
 }
 
@@ -201,9 +206,10 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
             found.push(Culprit {
                 who,
                 kthread: is_kthread(who),
+                time: *had,
                 says: format!(
                     "{} had its CPU for {had} of that ({}){took}",
-                    name(who),
+                    who,
                     Share(had.share_of(waited))
                 ),
             });
@@ -217,9 +223,10 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
                     found.push(Culprit {
                         who,
                         kthread: is_kthread(who),
+                        time: then,
                         says: format!(
                             "{} took its CPU {} times; it then waited {then} ({})",
-                            name(who),
+                            who,
                             Count(count),
                             Share(then.share_of(waited))
                         ),
@@ -301,42 +308,38 @@ fn remedy(
             "it may use too few CPUs: give it more with taskset -pc CPUS {tid}, or widen the cpuset of its cgroup"
         ));
     }
-    let (first, rest) = culprits.split_first()?;
-    let own = |culprit: &Culprit<'_>| culprit.who.pid == thread.who.pid;
-    if own(first) && rest.iter().all(own) {
-        return Some(
-            "threads of its own process want the same CPU: use fewer of them, or pin them elsewhere with taskset -pc"
-                .to_string(),
+    let own = |culprit: &&Culprit<'_>| culprit.who.pid == thread.who.pid;
+    let of =
+        |culprits: &mut dyn Iterator<Item = &Culprit<'_>>| culprits.map(|c| c.time).sum::<Nanos>();
+    let by_own = of(&mut culprits.iter().filter(own));
+    let by_kernel = of(&mut culprits.iter().filter(|c| c.kthread));
+    let foreign = || culprits.iter().filter(|c| !own(c) && !c.kthread);
+    let by_foreign = of(&mut foreign());
+    let most = by_own.max(by_kernel).max(by_foreign);
+    if most == Nanos::ZERO {
+        return None;
+    }
+    Some(if most == by_own {
+        "threads of its own process want its CPU: use fewer of them, or pin them elsewhere with taskset -pc"
+            .to_string()
+    } else if most == by_kernel {
+        format!(
+            "work of the kernel has its CPU: move interrupts (/proc/irq/N/smp_affinity) and workqueues away, \
+             or pin it elsewhere: taskset -pc CPU {tid}"
+        )
+    } else {
+        let other = foreign().next()?;
+        let pinned = thread
+            .allowed_cpus()
+            .is_some_and(|n| n < summary.cpus.len());
+        let away = format!(
+            "keep {} (process {}) off its CPU with taskset -pc, or give process {} a cpuset of its own",
+            other.who, other.who.pid, thread.who.pid
         );
-    }
-    if first.kthread {
-        return Some(format!(
-            "the kernel's work has its CPU: move interrupts (/proc/irq/N/smp_affinity) and workqueues away, or pin it elsewhere: taskset -pc CPU {tid}"
-        ));
-    }
-    let other = culprits
-        .iter()
-        .find(|culprit| !own(culprit) && !culprit.kthread)?;
-    let pinned = thread
-        .allowed_cpus()
-        .is_some_and(|n| n < summary.cpus.len());
-    let away = format!(
-        "keep {} off its CPU: taskset -pc there, or a cpuset of its own for process {}",
-        name(other.who),
-        thread.who.pid
-    );
-    Some(if pinned {
-        away
-    } else {
-        format!("{away}; it is not pinned itself")
+        if pinned {
+            away
+        } else {
+            format!("{away}; it is not pinned itself")
+        }
     })
-}
-
-fn name(who: &Who) -> String {
-    let comm = if who.comm.is_empty() { "''" } else { &who.comm };
-    if who.pid.0 == who.tid.0 {
-        format!("{comm} {}", who.pid)
-    } else {
-        format!("{comm} {}/{}", who.pid, who.tid)
-    }
 }
