@@ -27,6 +27,7 @@ mod sampled;
 pub mod sched;
 mod series;
 pub mod stacks;
+pub mod syscalls;
 mod sums;
 mod tables;
 #[cfg(test)]

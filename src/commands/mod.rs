@@ -6,6 +6,7 @@ pub mod record;
 pub mod report;
 pub mod shim;
 mod subject;
+pub mod syscalls;
 
 use std::io::{self, BufWriter, Write};
 
@@ -20,8 +21,8 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
+        Action::Syscalls(options) => syscalls::run(options),
         Action::Sched(_)
-        | Action::Syscalls(_)
         | Action::Export(_)
         | Action::Start(_)
         | Action::Stat(_)

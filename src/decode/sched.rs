@@ -231,7 +231,7 @@ fn context(kind: u8, vector: u32) -> Context {
 }
 
 /// The bytes of a kernel `comm`, up to its NUL, as text.
-fn comm(bytes: &[i8; 16]) -> String {
+pub(crate) fn comm(bytes: &[i8; 16]) -> String {
     let bytes = bytes.map(i8::cast_unsigned);
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -2,6 +2,8 @@
 //! recording says which machine it is from.
 #![forbid(unsafe_code)]
 
+use crate::decode::syscalls::Number;
+
 /// What a thread that sleeps in a system call waits for, as far as the call alone tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
@@ -253,6 +255,21 @@ impl Table {
             Arch::Aarch64 => syscalls::aarch64::Sysno::new(number).map(|n| n.name()),
             Arch::I386 => syscalls::x86::Sysno::new(number).map(|n| n.name()),
             Arch::Unknown => None,
+        }
+    }
+
+    /// The name of any call, for a person.
+    pub fn text(self, number: Number) -> String {
+        match number {
+            Number::Native(nr) => {
+                let name = self.name(nr).map(str::to_string);
+                name.unwrap_or_else(|| format!("syscall_{nr}"))
+            }
+            Number::Compat(nr) => match self.compat().name(nr) {
+                Some(name) => format!("{name}@32"),
+                None => format!("syscall_{nr}@32"),
+            },
+            Number::None => "syscall_?".to_string(),
         }
     }
 

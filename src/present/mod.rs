@@ -9,6 +9,7 @@ pub mod json;
 pub mod page;
 pub mod report;
 pub mod style;
+pub mod syscalls;
 pub mod table;
 pub mod text;
 
