@@ -233,6 +233,7 @@ fn plan() -> bpf::Plan {
         targets: Vec::new(),
         cgroups: Vec::new(),
         strangers: Vec::new(),
+        scheduling: true,
         wait_threshold: Nanos(u64::MAX),
         inject: false,
         libbpf_messages: false,

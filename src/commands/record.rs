@@ -46,6 +46,7 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         targets: subject.targets(),
         cgroups: subject.cgroups().to_vec(),
         strangers: subject.strangers(),
+        scheduling: true,
         wait_threshold: options.wait_threshold,
         stacks: options.stacks.map(|stacks| stacks::Plan {
             frequency: stacks.frequency,

@@ -3,12 +3,14 @@
 
 mod driver;
 mod endpoints;
+mod files;
 mod injections;
 mod objects;
 mod owners;
 mod pythons;
 mod resolver;
 mod stacks;
+pub mod syscalls;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
