@@ -22,7 +22,7 @@ use libbpf_rs::{
 };
 
 use crate::collect::cgroup::Cgroup;
-use crate::collect::{clock, process, stacks, wire};
+use crate::collect::{clock, process, stacks, syscalls, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
@@ -84,6 +84,8 @@ pub struct Plan {
     pub scheduling: bool,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
+    /// Each system call is recorded. That is the work of [`syscalls`].
+    pub syscalls: Option<syscalls::Plan>,
     /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
     /// the CPU for long.
     pub stacks: Option<stacks::Plan>,

@@ -45,6 +45,7 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
         cgroups: subject.cgroups().to_vec(),
         strangers: subject.strangers(),
         scheduling: false,
+        syscalls: None,
         wait_threshold: Nanos::MAX,
         stacks: None,
         inject: false,
