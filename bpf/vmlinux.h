@@ -75,7 +75,11 @@ struct pt_regs {
 	unsigned long ip;
 	unsigned long cs;
 	unsigned long sp;
+	unsigned long r8;
+	unsigned long r9;
+	unsigned long r10;
 	/* arm64 */
+	u64 orig_x0;
 	unsigned long regs[31];
 	int syscallno;
 };
@@ -101,10 +105,6 @@ struct sched_entity {
 	unsigned char sched_delayed; /* since 6.12 */
 };
 
-struct thread_info {
-	u32 cpu;
-};
-
 struct cpumask {
 	unsigned long bits[1];
 };
@@ -114,7 +114,20 @@ struct inode {
 	unsigned long i_ino;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
 struct file {
+	struct path f_path;
 	struct inode *f_inode;
 };
 
@@ -150,6 +163,12 @@ struct cgroup {
 
 struct css_set {
 	struct cgroup *dfl_cgrp;
+};
+
+struct thread_info {
+	unsigned long flags;
+	u32 status; /* x86 */
+	u32 cpu;
 };
 
 struct task_struct {

@@ -7,6 +7,7 @@ pub mod report;
 pub mod sched;
 pub mod shim;
 mod subject;
+pub mod syscalls;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -24,8 +25,8 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
-        Action::Syscalls(_)
-        | Action::Export(_)
+        Action::Syscalls(options) => syscalls::run(options),
+        Action::Export(_)
         | Action::Start(_)
         | Action::Stat(_)
         | Action::Snapshot(_)

@@ -6,3 +6,4 @@ pub mod python;
 pub mod sched;
 pub mod sched_sum;
 pub mod stacks;
+pub mod syscalls;

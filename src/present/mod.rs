@@ -10,6 +10,7 @@ pub mod page;
 pub mod report;
 pub mod sched;
 pub mod style;
+pub mod syscalls;
 pub mod table;
 pub mod text;
 

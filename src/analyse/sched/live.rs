@@ -342,6 +342,7 @@ impl Live {
                     who: self.of_tid(by),
                     count: 0,
                     waited: Nanos::ZERO,
+                    had: None,
                     victims: Vec::new(),
                 });
                 preemptor.count += count;

@@ -6,6 +6,8 @@ pub mod pinning;
 pub mod reason;
 pub mod recorded;
 
+use std::fmt;
+
 use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
@@ -16,6 +18,13 @@ pub struct Who {
     pub pid: Pid,
     pub tid: Tid,
     pub comm: String,
+}
+
+impl fmt::Display for Who {
+    /// `python3:4711`, with the number of the thread, as perf has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.comm, self.tid))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +38,7 @@ pub struct Summary {
     pub threads: Vec<ThreadSum>,
     /// Of the CPUs that were asked for.
     pub cpus: Vec<CpuSum>,
-    /// Who took CPUs from the threads above, most time first.
+    /// Who took CPUs from the threads above, or had them while those waited; most time first.
     pub preemptors: Vec<Preemptor>,
     /// What is missing, doubtful, or worth a sentence to a person.
     pub notes: Vec<String>,
@@ -99,6 +108,12 @@ impl ThreadSum {
     pub fn blocked(&self) -> Nanos {
         let sleeps = |off: &&OffSum| off.reason.is_blocked();
         self.off.iter().filter(sleeps).map(|off| off.total).sum()
+    }
+
+    /// All the time it slept, or was stopped.
+    pub fn is_asleep(&self) -> bool {
+        let could_run = |off: &OffSum| !off.reason.is_blocked();
+        self.run == Nanos::ZERO && self.switches() == 0 && !self.off.iter().any(could_run)
     }
 
     /// Switches away from it, as far as their reason is known.
@@ -267,13 +282,46 @@ pub struct CpuSum {
     pub ran: Vec<(Who, Nanos)>,
 }
 
-/// Who took the CPU of threads that could have gone on.
+impl CpuSum {
+    /// `None` where nothing says that it was.
+    pub fn known_idle(&self) -> Option<Nanos> {
+        (self.idle > Nanos::ZERO || self.unknown == Nanos::ZERO).then_some(self.idle)
+    }
+}
+
+/// Who took the CPU of threads that could have gone on, or had it when they could have gone on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preemptor {
     pub who: Who,
+    /// How often it took one.
     pub count: u64,
-    /// How long those waited that it preempted, each until it ran again.
+    /// How long those waited that it preempted, each until it ran again: also behind others that came next.
     pub waited: Nanos,
+    /// How long it had a CPU while one of them waited for that, woken ones included; once for each that waited.
+    /// `None`: not added up.
+    pub had: Option<Nanos>,
     /// Whom most, and how long that one waited.
     pub victims: Vec<(Who, u64, Nanos)>,
+}
+
+/// `0,2-3`. In order, each once.
+pub fn cpu_list(cpus: &[Cpu]) -> String {
+    let mut text = String::new();
+    for run in cpus.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            continue;
+        };
+        if !text.is_empty() {
+            text.push(',');
+        }
+        match first == last {
+            true => text.push_str(&first.to_string()),
+            false => text.push_str(&format!("{first}-{last}")),
+        }
+    }
+    if text.is_empty() {
+        "-".to_string()
+    } else {
+        text
+    }
 }

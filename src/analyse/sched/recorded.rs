@@ -52,7 +52,7 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
         for life in lives(thread) {
             let mut adder = Adder::new(t, scope, index, life);
             adder.add_all(&mut preemptors);
-            threads.extend(adder.finish());
+            threads.extend(adder.finish(&mut preemptors));
         }
     }
     threads.sort_by_key(|thread: &ThreadSum| thread.who.tid);
@@ -390,7 +390,7 @@ impl<'a> Adder<'a> {
     }
 
     /// `None` when nothing is known of it in this scope.
-    fn finish(self) -> Option<ThreadSum> {
+    fn finish(self, preemptors: &mut Preemptors) -> Option<ThreadSum> {
         let t = self.t;
         let mut sum = self.sum;
         sum.off = self.off.into_values().collect();
@@ -403,6 +403,11 @@ impl<'a> Adder<'a> {
         let behind = self.behind.into_iter();
         let behind = behind.map(|(tid, (time, at))| (of_tid(t, tid, at), time));
         sum.behind = behind.collect();
+        if sum.target {
+            for (who, time) in &sum.behind {
+                preemptors.had(who.tid, *time, sum.runq_max_at.unwrap_or(self.scope.to));
+            }
+        }
         sum.behind.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
         sum.behind.truncate(LISTED);
         Some(sum)
@@ -461,6 +466,7 @@ struct Preemptors(FxHashMap<Tid, Found>);
 struct Found {
     count: u64,
     waited: Nanos,
+    had: Nanos,
     last: Nanos,
     victims: BTreeMap<Who, (u64, Nanos)>,
 }
@@ -478,6 +484,14 @@ impl Preemptors {
         *entry = (entry.0 + 1, entry.1 + phase.len());
     }
 
+    fn had(&mut self, by: Tid, time: Nanos, at: Nanos) {
+        let found = self.0.entry(by).or_default();
+        found.had += time;
+        if found.count == 0 {
+            found.last = found.last.max(at);
+        }
+    }
+
     fn finish(self, t: &Timeline) -> Vec<Preemptor> {
         let mut all: Vec<Preemptor> = self
             .0
@@ -491,11 +505,12 @@ impl Preemptors {
                     who: of_tid(t, tid, found.last),
                     count: found.count,
                     waited: found.waited,
+                    had: Some(found.had),
                     victims,
                 }
             })
             .collect();
-        all.sort_by(|a, b| (b.waited, &a.who).cmp(&(a.waited, &b.who)));
+        all.sort_by(|a, b| (b.had, b.waited, &a.who).cmp(&(a.had, a.waited, &b.who)));
         all
     }
 }

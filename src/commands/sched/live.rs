@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::analyse::sched::live::{sleeps, Live, Scope};
-use crate::analyse::sched::Summary;
+use crate::analyse::sched::{cpu_list, Summary};
 use crate::cli::{SchedOptions, Target};
 use crate::collect::sched_sum::{Plan, SchedSum};
 use crate::collect::{clock, process};
@@ -18,7 +18,7 @@ use crate::decode::sched_sum::Reading;
 use crate::error::{status, Error};
 use crate::event::Cpu;
 use crate::model::syscall;
-use crate::present::sched::cpu_list;
+
 use crate::units::{Count, Nanos};
 
 /// Least time between two looks at who came into a cgroup or ended.

@@ -11,7 +11,7 @@ mod rows;
 use std::io::{self, Write};
 
 use crate::analyse::sched::{
-    pinning, CpuSum, OffReason, OffSum, Summary, ThreadSum, Waker, WakerContext,
+    cpu_list, pinning, OffReason, OffSum, Preemptor, Summary, ThreadSum, Waker, WakerContext,
 };
 use crate::cli::{SchedBy, SchedOptions, SchedView};
 use crate::event::Cpu;
@@ -20,7 +20,7 @@ use crate::present::style::Style;
 use crate::present::table::{Column, Table};
 use crate::units::{Count, Nanos, Share};
 
-use rows::{added, name_of, rows, Row};
+use rows::{added, rows, Row};
 
 /// Who ran, woke, preempted, was preempted: so many are named in a cell.
 const NAMED: usize = 4;
@@ -33,34 +33,41 @@ pub fn write_summary(
     style: &Style,
 ) -> io::Result<()> {
     let page = &mut Page::new(&mut out, *style);
-    let all = rows(&summary.threads, options.by, options.sort);
+    let (asleep, awake): (Vec<_>, Vec<_>) = summary
+        .threads
+        .iter()
+        .cloned()
+        .partition(ThreadSum::is_asleep);
+    let all = rows(&awake, options.by, options.sort);
     head(page, summary)?;
     verdict(page, summary)?;
     let shown = &all[..options.top.unwrap_or(all.len()).min(all.len())];
     let what = match options.by {
         SchedBy::Thread => "Threads",
-        SchedBy::Process => "Processes",
-        SchedBy::Name => "Threads by name",
+        SchedBy::Process => "Processes (threads)",
+        SchedBy::Name => "Names (threads)",
     };
     let targets: Vec<&ThreadSum> = summary.threads.iter().filter(|t| t.target).collect();
     let total = added(&targets);
-    let part = if shown.len() < all.len() {
-        format!(
-            ", {} of {}; --top all shows every one",
+    let mut title = format!("{what}: time waited for a CPU");
+    if shown.len() < all.len() {
+        title.push_str(&format!(
+            ", {} of {} (--top all)",
             shown.len(),
             Count(all.len() as u64)
-        )
-    } else {
-        String::new()
-    };
-    latency(
-        page,
-        &format!("{what}: time waited for a CPU{part}"),
-        shown,
-        &total,
-        targets.len(),
-        summary,
-    )?;
+        ));
+    }
+    if shown.iter().any(|row| row.sum.dispatcher) {
+        title.push_str(" (* launches)");
+    }
+    latency(page, &title, shown, &total, targets.len(), summary)?;
+    if !asleep.is_empty() {
+        let text = format!(
+            "{} slept all the time",
+            plural(asleep.len() as u64, "thread")
+        );
+        page.line(Paint::Dim, &text)?;
+    }
     if let SchedView::Summary { hist: true } = options.view {
         histograms(page, shown, &total, targets.len(), options)?;
     }
@@ -126,7 +133,7 @@ fn verdict(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()>
         page.labelled(
             Paint::Heading,
             "",
-            &format!("{}: {}", name_of(&verdict.who), verdict.says),
+            &format!("{}: {}", verdict.who.to_string(), verdict.says),
         )?;
         for evidence in &verdict.evidence {
             page.labelled(Paint::Plain, "  ", evidence)?;
@@ -152,10 +159,6 @@ fn time(time: Option<Nanos>) -> Option<String> {
     time.map(|time| time.to_string())
 }
 
-fn mark(sum: &ThreadSum) -> String {
-    if sum.dispatcher { "*" } else { "" }.to_string()
-}
-
 fn latency(
     page: &mut Page<'_, impl Write>,
     title: &str,
@@ -164,13 +167,7 @@ fn latency(
     targets: usize,
     summary: &Summary,
 ) -> io::Result<()> {
-    let launches = shown.iter().any(|row| row.sum.dispatcher);
-    let title = if launches {
-        format!("{title} (* it launches)")
-    } else {
-        title.to_string()
-    };
-    heading(page, &title)?;
+    heading(page, title)?;
     if shown.is_empty() {
         return page.line(Paint::Plain, "  none of them ran");
     }
@@ -194,7 +191,7 @@ fn latency(
     let start = summary.start;
     let cells = |row: &Row| {
         let mut cells = vec![
-            format!("{}{}", row.name, mark(&row.sum)),
+            row.name.clone(),
             row.sum.run.to_string(),
             known(row, |sum| Some(Count(sum.switches()).to_string())),
             known(row, |sum| Some(sum.runq.total.to_string())),
@@ -207,27 +204,35 @@ fn latency(
         ];
         if wide {
             cells.push(known(row, |sum| {
-                Some(name_of(sum.runq_max_behind.as_ref()?))
+                Some(sum.runq_max_behind.as_ref()?.to_string())
             }));
         }
         cells
     };
     for row in shown {
-        table.cells(cells(row));
+        let mut cells = cells(row);
+        if let Some(name) = cells.first_mut().filter(|_| row.sum.dispatcher) {
+            name.push('*');
+        }
+        table.cells(cells);
     }
     if targets > 1 {
         table.cells(cells(&Row {
-            name: format!("all {}", plural(targets as u64, "thread")),
+            name: if summary.threads.iter().any(|t| !t.target) {
+                format!("target: {}", plural(targets as u64, "thread"))
+            } else {
+                format!("all {}", plural(targets as u64, "thread"))
+            },
             sum: total.clone(),
         }));
     }
     page.table(0, &table)
 }
 
-/// As perf has instants.
+/// As perf has instants, but no longer than a person can find again.
 fn seconds(time: Nanos) -> String {
-    let us = time.0 / 1_000;
-    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+    let ms = time.0 / 1_000_000;
+    format!("{}.{:03} s", ms / 1_000, ms % 1_000)
 }
 
 fn histograms(
@@ -237,57 +242,57 @@ fn histograms(
     targets: usize,
     options: &SchedOptions,
 ) -> io::Result<()> {
-    let name = plural(targets as u64, "thread");
-    hist::write(page, &format!("Waited for a CPU: {name}"), &total.runq)?;
-    hist::write(page, &format!("On a CPU at a time: {name}"), &total.runs)?;
+    both_histograms(page, &plural(targets as u64, "thread"), total)?;
     // One each only where few are asked for.
     let each = match options.by {
-        SchedBy::Thread => !options.tids.is_empty(),
+        SchedBy::Thread => options.tids.len() > 1,
         SchedBy::Process | SchedBy::Name => true,
     };
     for row in shown.iter().filter(|row| each && !row.sum.is_stranger()) {
-        hist::write(
-            page,
-            &format!("Waited for a CPU: {}", row.name),
-            &row.sum.runq,
-        )?;
-        hist::write(
-            page,
-            &format!("On a CPU at a time: {}", row.name),
-            &row.sum.runs,
-        )?;
+        both_histograms(page, &row.name, &row.sum)?;
     }
     Ok(())
 }
 
+fn both_histograms(page: &mut Page<'_, impl Write>, name: &str, sum: &ThreadSum) -> io::Result<()> {
+    hist::write(page, &format!("Waited for a CPU: {name}"), &sum.runq)?;
+    hist::write(page, &format!("On a CPU at a time: {name}"), &sum.runs)
+}
+
 fn switches(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    let shown: Vec<&Row> = shown.iter().filter(|row| !row.sum.is_stranger()).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
     heading(page, "Why they left the CPU, and where they ran")?;
-    let mut table = Table::new(&[
+    let count = |sum: &ThreadSum, reason| sum.off_for(reason).map_or(0, |off| off.count);
+    // What happens seldom has its column only where it happened.
+    let has = |reason| shown.iter().any(|row| count(&row.sum, reason) > 0);
+    let (yields, throttles) = (has(OffReason::Yielded), has(OffReason::Throttled));
+    let masks = shown.iter().any(|row| row.sum.allowed_cpus().is_some());
+    let mut columns = vec![
         Column::Name("TASK"),
         Column::Number("SLEPT"),
         Column::Number("PREEMPTED"),
-        Column::Number("YIELDED"),
-        Column::Number("THROTTLED"),
-        Column::Number("MIGRATED"),
-        Column::Text("ON CPUS"),
-        Column::Text("MAY USE"),
-    ]);
+    ];
+    columns.extend(yields.then_some(Column::Number("YIELDED")));
+    columns.extend(throttles.then_some(Column::Number("THROTTLED")));
+    columns.extend([Column::Number("MIGRATED"), Column::Text("ON CPUS")]);
+    columns.extend(masks.then_some(Column::Text("MAY USE")));
+    let mut table = Table::new(&columns);
     for row in shown {
-        let count = |reason| {
-            known(row, |sum| {
-                Some(Count(sum.off_for(reason).map_or(0, |off| off.count)).to_string())
-            })
-        };
-        table.row([
+        let sum = &row.sum;
+        let counted = |reason| Count(count(sum, reason)).to_string();
+        let mut cells = vec![
             row.name.clone(),
-            known(row, |sum| Some(Count(sum.voluntary).to_string())),
-            count(OffReason::Preempted),
-            count(OffReason::Yielded),
-            count(OffReason::Throttled),
-            known(row, |sum| Some(Count(sum.migrations).to_string())),
-            ran_on(&row.sum.cpus),
-            may_use(&row.sum),
-        ]);
+            Count(sum.voluntary).to_string(),
+            counted(OffReason::Preempted),
+        ];
+        cells.extend(yields.then(|| counted(OffReason::Yielded)));
+        cells.extend(throttles.then(|| counted(OffReason::Throttled)));
+        cells.extend([Count(sum.migrations).to_string(), ran_on(&sum.cpus)]);
+        cells.extend(masks.then(|| may_use(sum)));
+        table.cells(cells);
     }
     page.table(0, &table)
 }
@@ -301,41 +306,22 @@ fn ran_on(cpus: &[(Cpu, Nanos)]) -> String {
 fn may_use(sum: &ThreadSum) -> String {
     match (&sum.affinity, sum.allowed) {
         (Some(cpus), _) => cpu_list(cpus),
-        (None, Some(n)) => format!("{n} CPUs"),
+        (None, Some(n)) => plural(u64::from(n), "CPU"),
         (None, None) => "-".to_string(),
     }
 }
 
-/// `0,2-3`. In order, each once.
-pub fn cpu_list(cpus: &[Cpu]) -> String {
-    let mut text = String::new();
-    for run in cpus.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            continue;
-        };
-        if !text.is_empty() {
-            text.push(',');
-        }
-        match first == last {
-            true => text.push_str(&first.to_string()),
-            false => text.push_str(&format!("{first}-{last}")),
-        }
-    }
-    if text.is_empty() {
-        "-".to_string()
-    } else {
-        text
-    }
-}
-
 fn off_cpu(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
+    if shown.iter().all(|row| row.sum.off.is_empty()) {
+        return Ok(());
+    }
     heading(page, "What they waited for off the CPU")?;
     let mut table = Table::new(&[
         Column::Name("TASK"),
         Column::Number("BLOCKED"),
         Column::Prose("FOR"),
     ]);
-    for row in shown {
+    for row in shown.iter().filter(|row| !row.sum.is_stranger()) {
         let reasons = known(row, |sum| {
             let mut off: Vec<&OffSum> = sum
                 .off
@@ -375,7 +361,7 @@ fn wakers(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
         Column::Number("WOKEN"),
         Column::Prose("BY"),
     ]);
-    for row in shown {
+    for row in shown.iter().filter(|row| !row.sum.is_stranger()) {
         let count: u64 = row.sum.wakers.iter().map(|(_, count)| count).sum();
         let by = row.sum.wakers.iter();
         let by = by.map(|(waker, count)| format!("{} {}x", waker_text(waker), Count(*count)));
@@ -400,7 +386,7 @@ fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
 
 fn waker_text(waker: &Waker) -> String {
     match waker {
-        Waker::Thread(who) => name_of(who),
+        Waker::Thread(who) => who.to_string(),
         Waker::Interrupt(WakerContext::HardIrq(_), name) => format!("irq {name}"),
         Waker::Interrupt(WakerContext::SoftIrq(_), name) => format!("softirq {name}"),
         Waker::Interrupt(WakerContext::Timer, _) => "timer".to_string(),
@@ -425,11 +411,11 @@ fn cpus(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
     ]);
     for cpu in &summary.cpus {
         let ran = cpu.ran.iter();
-        let ran = ran.map(|(who, time)| format!("{} {}", name_of(who), share(*time)));
+        let ran = ran.map(|(who, time)| format!("{} {}", who.to_string(), share(*time)));
         table.row([
             cpu.cpu.to_string(),
             share(cpu.busy),
-            idle(cpu).map_or("-".to_string(), share),
+            cpu.known_idle().map_or("-".to_string(), share),
             share(cpu.unknown),
             share(cpu.irq),
             Count(cpu.switches).to_string(),
@@ -437,11 +423,6 @@ fn cpus(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
         ]);
     }
     page.table(0, &table)
-}
-
-/// `None` where nothing says that it was.
-fn idle(cpu: &CpuSum) -> Option<Nanos> {
-    (cpu.idle > Nanos::ZERO || cpu.unknown == Nanos::ZERO).then_some(cpu.idle)
 }
 
 fn preemptors(
@@ -452,27 +433,40 @@ fn preemptors(
     if summary.preemptors.is_empty() {
         return Ok(());
     }
-    let shown = options
-        .top
-        .unwrap_or(usize::MAX)
-        .min(summary.preemptors.len());
-    heading(page, "Who took their CPU, and how long they then waited")?;
-    let mut table = Table::new(&[
-        Column::Name("TASK"),
-        Column::Number("TIMES"),
-        Column::Number("WAITED"),
+    let all: Nanos = summary.preemptors.iter().filter_map(|p| p.had).sum();
+    // Many had it for a moment once.
+    const LEAST: f64 = 0.001;
+    let matters =
+        |p: &&Preemptor| p.count > 0 || p.had.is_none_or(|had| had.share_of(all) >= LEAST);
+    let shown = summary.preemptors.iter().filter(matters);
+    let had = summary.preemptors.iter().any(|p| p.had.is_some());
+    let title = if had {
+        "Who was in the way: took their CPU, or had it while they waited"
+    } else {
+        "Who took their CPU, and how long they then waited"
+    };
+    heading(page, title)?;
+    let mut columns = vec![Column::Name("TASK")];
+    columns.extend(had.then_some(Column::Number("HAD IT")));
+    columns.extend([
+        Column::Number("TOOK IT"),
+        Column::Number("THEN WAITED"),
         Column::Prose("FROM"),
     ]);
-    for preemptor in &summary.preemptors[..shown] {
+    let mut table = Table::new(&columns);
+    for preemptor in shown.take(options.top.unwrap_or(usize::MAX)) {
         let victims = preemptor.victims.iter();
         let victims = victims
-            .map(|(who, count, time)| format!("{} {}x, {time}", name_of(who), Count(*count)));
-        table.row([
-            name_of(&preemptor.who),
+            .filter(|victim| victim.1 > 0)
+            .map(|(who, count, _)| format!("{} {}x", who.to_string(), Count(*count)));
+        let mut cells = vec![preemptor.who.to_string()];
+        cells.extend(had.then(|| time(preemptor.had).unwrap_or_else(|| "-".to_string())));
+        cells.extend([
             Count(preemptor.count).to_string(),
             preemptor.waited.to_string(),
             listed(victims).unwrap_or_else(|| "-".to_string()),
         ]);
+        table.cells(cells);
     }
     page.table(0, &table)
 }

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::analyse::sched::{OffReason, OffSum, ThreadSum, Waker, Who};
+use crate::analyse::sched::{OffReason, OffSum, ThreadSum, Waker};
 use crate::cli::{SchedBy, SchedSort};
-use crate::event::{Cpu, Pid};
+use crate::event::{Cpu, Pid, Tid};
 use crate::units::Nanos;
 
 /// One or more threads, added up.
@@ -20,26 +20,28 @@ pub(super) fn rows(threads: &[ThreadSum], by: SchedBy, sort: SchedSort) -> Vec<R
         SchedBy::Thread => threads
             .iter()
             .map(|sum| Row {
-                name: name_of(&sum.who),
+                name: sum.who.to_string(),
                 sum: sum.clone(),
             })
             .collect(),
         SchedBy::Process => processes(threads),
         SchedBy::Name => names(threads),
     };
-    rows.sort_by_cached_key(|row| {
-        let sum = &row.sum;
-        let first = match sort {
-            SchedSort::Wait => sum.runq.total.0,
-            SchedSort::Run => sum.run.0,
-            SchedSort::Avg => sum.runq.average().map_or(0, Nanos::as_u64),
-            SchedSort::Max => sum.runq.max.0,
-            SchedSort::Switches => sum.switches(),
-            SchedSort::Preempted => preempted(sum),
-        };
-        (Reverse((first, sum.run)), sum.who.tid)
-    });
+    rows.sort_by_cached_key(|row| by_sort(&row.sum, sort));
     rows
+}
+
+/// What comes first has the least of it.
+pub(super) fn by_sort(sum: &ThreadSum, sort: SchedSort) -> (Reverse<(u64, Nanos)>, Tid) {
+    let first = match sort {
+        SchedSort::Wait => sum.runq.total.0,
+        SchedSort::Run => sum.run.0,
+        SchedSort::Avg => sum.runq.average().map_or(0, Nanos::as_u64),
+        SchedSort::Max => sum.runq.max.0,
+        SchedSort::Switches => sum.switches(),
+        SchedSort::Preempted => preempted(sum),
+    };
+    (Reverse((first, sum.run)), sum.who.tid)
 }
 
 fn processes(threads: &[ThreadSum]) -> Vec<Row> {
@@ -54,7 +56,7 @@ fn processes(threads: &[ThreadSum]) -> Vec<Row> {
             .or(threads.first())
             .map_or("", |thread| &thread.who.comm);
         Row {
-            name: format!("{} {pid}{}", comm_of(comm), count_of(threads.len())),
+            name: format!("{comm}:{pid}{}", count_of(threads.len())),
             sum: added(&threads),
         }
     });
@@ -67,7 +69,7 @@ fn names(threads: &[ThreadSum]) -> Vec<Row> {
         of.entry(&thread.who.comm).or_default().push(thread);
     }
     let rows = of.into_iter().map(|(comm, threads)| Row {
-        name: format!("{}{}", comm_of(comm), count_of(threads.len())),
+        name: format!("{comm}{}", count_of(threads.len())),
         sum: added(&threads),
     });
     rows.collect()
@@ -76,7 +78,7 @@ fn names(threads: &[ThreadSum]) -> Vec<Row> {
 fn count_of(threads: usize) -> String {
     match threads {
         1 => String::new(),
-        n => format!(" ({n} threads)"),
+        n => format!(" ({n})"),
     }
 }
 
@@ -146,22 +148,4 @@ fn agreed<T: PartialEq>(threads: &[&ThreadSum], of: impl Fn(&ThreadSum) -> Optio
 
 pub(super) fn preempted(sum: &ThreadSum) -> u64 {
     sum.off_for(OffReason::Preempted).map_or(0, |off| off.count)
-}
-
-fn comm_of(comm: &str) -> &str {
-    if comm.is_empty() {
-        "''"
-    } else {
-        comm
-    }
-}
-
-/// `python3 4711`, or `loader 4711/4712` for another thread than the first.
-pub(super) fn name_of(who: &Who) -> String {
-    let comm = comm_of(&who.comm);
-    if who.pid.0 == who.tid.0 {
-        format!("{comm} {}", who.pid)
-    } else {
-        format!("{comm} {}/{}", who.pid, who.tid)
-    }
 }
