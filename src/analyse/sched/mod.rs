@@ -4,6 +4,7 @@
 pub mod pinning;
 pub mod reason;
 pub mod recorded;
+pub mod steps;
 
 use std::fmt;
 
