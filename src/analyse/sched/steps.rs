@@ -4,11 +4,13 @@
 //! for days; and so it needs events in order of time, as they happen and as a recording has them.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
+
 use super::{reason, OffReason, Waker, WakerContext, Who};
 use crate::analyse::what::softirq_name;
 use crate::event::{
-    Context, Cpu, Define, Event, LossSource, NameId, Pid, Switch, SwitchFlags, Task, TaskReason,
-    TaskState, Tid, Waking,
+    Context, Cpu, Define, Event, Exit, Loss, LossSource, NameId, Pid, Switch, SwitchFlags, Task,
+    TaskReason, TaskState, Tid, Waking,
 };
 use crate::model::fxhash::FxHashMap;
 use crate::model::syscall::{Group, Table};
@@ -16,6 +18,9 @@ use crate::units::Nanos;
 
 /// A wake may be stamped just before the switch-out that it ends, on another CPU.
 const EARLY_WAKE: Nanos = Nanos::from_micros(50);
+
+/// So much later than its first deed somebody is introduced who woke another.
+const INTRODUCED: Nanos = Nanos::from_micros(100);
 
 /// What is to be told, in order of time.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +45,17 @@ pub enum Step {
     },
     /// Events are missing; what threads did then is not known.
     Lost { from: Nanos, to: Nanos, count: u64 },
+}
+
+impl Step {
+    /// The end, of what lasts.
+    pub fn ts(&self) -> Nanos {
+        match self {
+            Step::Left(left) => left.ts,
+            Step::Runs { ts, .. } | Step::Woken { ts, .. } | Step::Moved { ts, .. } => *ts,
+            Step::Lost { to, .. } => *to,
+        }
+    }
 }
 
 /// What cannot be known is `None`.
@@ -114,6 +130,8 @@ pub struct Steps {
     names: FxHashMap<NameId, String>,
     irqs: FxHashMap<u16, NameId>,
     threads: FxHashMap<Tid, Thread>,
+    /// Not told yet, as somebody in it may not have been introduced.
+    held: VecDeque<Event>,
     /// Every switch of every thread comes.
     all: bool,
 }
@@ -126,19 +144,76 @@ impl Steps {
             names: FxHashMap::default(),
             irqs: FxHashMap::default(),
             threads: FxHashMap::default(),
+            held: VecDeque::new(),
             all,
         }
     }
 
+    /// Tells what happened until shortly before this event, too.
     pub fn event(&mut self, event: &Event, sink: &mut dyn FnMut(Step)) {
-        match event {
+        let now = match event {
             Event::Define(Define::Name { id, text }) => {
                 self.names.insert(*id, text.clone());
+                return;
             }
             Event::Define(Define::Irq { irq, name }) => {
                 self.irqs.insert(*irq, *name);
+                return;
             }
-            Event::Task(task) => self.task(task),
+            Event::Task(task) => {
+                self.task(task);
+                task.ts
+            }
+            Event::Switch(Switch { ts, .. })
+            | Event::Waking(Waking { ts, .. })
+            | Event::Exit(Exit { ts, .. })
+            | Event::Loss(Loss { to: ts, .. }) => {
+                self.held.push_back(event.clone());
+                *ts
+            }
+            Event::Define(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::CpuWait(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::SysCall(_)
+            | Event::Sample(_)
+            | Event::GpuOp(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Device(_)
+            | Event::Shim(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => return,
+        };
+        let is_due = |event: &Event| {
+            event
+                .ts()
+                .is_none_or(|ts| now.saturating_sub(ts) >= INTRODUCED)
+        };
+        while self.held.front().is_some_and(is_due) {
+            if let Some(event) = self.held.pop_front() {
+                self.tell(&event, sink);
+            }
+        }
+    }
+
+    /// Tells all that happened so far.
+    pub fn flush(&mut self, sink: &mut dyn FnMut(Step)) {
+        for event in std::mem::take(&mut self.held) {
+            self.tell(&event, sink);
+        }
+    }
+
+    fn tell(&mut self, event: &Event, sink: &mut dyn FnMut(Step)) {
+        match event {
+            Event::Switch(switch) => self.switch(switch, sink),
+            Event::Waking(waking) => self.waking(waking, sink),
             Event::Exit(exit) => {
                 // Of one that runs the last switch is still to come.
                 let runs = |thread: &Thread| matches!(thread.state, State::Runs(_));
@@ -146,8 +221,6 @@ impl Steps {
                     self.threads.remove(&exit.tid);
                 }
             }
-            Event::Switch(switch) => self.switch(switch, sink),
-            Event::Waking(waking) => self.waking(waking, sink),
             Event::Loss(loss) => {
                 if let LossSource::Bpf(_) = loss.source {
                     for thread in self.threads.values_mut() {
@@ -160,6 +233,7 @@ impl Steps {
                     });
                 }
             }
+            // Only these are held.
             _ => {}
         }
     }
@@ -295,7 +369,8 @@ impl Steps {
         };
         thread.cpu = Some(e.cpu);
         let early = run.as_ref().and_then(|run| run.early_wake);
-        let early = early.filter(|early| e.state != 0 && e.ts <= early.0 + EARLY_WAKE);
+        let early =
+            early.filter(|early| e.state != 0 && e.ts.saturating_sub(early.0) <= EARLY_WAKE);
         if let Some(why) = why.filter(|_| followed) {
             let could_run = !why.is_blocked();
             let (ready, by) = match early {

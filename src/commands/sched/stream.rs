@@ -39,6 +39,24 @@ enum View {
     Map(Map),
 }
 
+impl View {
+    /// Does nothing after a failure.
+    fn tell(
+        &mut self,
+        step: &Step,
+        (from, to): (Nanos, Nanos),
+        result: &mut io::Result<()>,
+        out: &mut dyn Write,
+    ) {
+        if result.is_ok() && from <= step.ts() && step.ts() <= to {
+            *result = match self {
+                View::Timehist(wanted) => wanted.write(step, out),
+                View::Map(map) => map.write(step, out),
+            };
+        }
+    }
+}
+
 impl Stream {
     /// `machine` as uname(2) names it. With `all` the whole machine is seen.
     fn new(options: &SchedOptions, machine: &str, all: bool) -> Stream {
@@ -88,17 +106,19 @@ impl Stream {
             }
             _ => {}
         }
-        let inside = event.ts().is_none_or(|ts| self.from <= ts && ts <= self.to);
-        let (steps, view) = (&mut self.steps, &mut self.view);
         let mut result = Ok(());
-        steps.event(event, &mut |step: Step| {
-            if result.is_ok() && inside {
-                result = match view {
-                    View::Timehist(wanted) => wanted.write(&step, out),
-                    View::Map(map) => map.write(&step, out),
-                };
-            }
-        });
+        let Stream { steps, view, .. } = self;
+        let range = (self.from, self.to);
+        steps.event(event, &mut |step| view.tell(&step, range, &mut result, out));
+        result
+    }
+
+    /// Nothing more comes for now.
+    fn flush(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        let mut result = Ok(());
+        let Stream { steps, view, .. } = self;
+        let range = (self.from, self.to);
+        steps.flush(&mut |step| view.tell(&step, range, &mut result, out));
         result
     }
 
@@ -152,7 +172,8 @@ fn recording(
             }
         });
         failure = read.err();
-        result
+        result?;
+        stream.flush(out)
     })?;
     if let Some(failure) = failure {
         return Err(failure.into());
@@ -211,7 +232,9 @@ fn live(
                     result = stream.event(&event, out);
                 }
             });
-            result.map(|()| read)
+            result?;
+            stream.flush(out)?;
+            Ok(read)
         })??;
         if woken.end.is_some() {
             break;
@@ -224,7 +247,9 @@ fn live(
                 result = stream.event(&event, out);
             }
         });
-        result.map(|()| read)
+        result?;
+        stream.flush(out)?;
+        Ok(read)
     })??;
     if !options.quiet {
         let lost = if stream.lost > 0 {
