@@ -5,6 +5,7 @@ pub mod live;
 pub mod pinning;
 pub mod reason;
 pub mod recorded;
+pub mod steps;
 
 use std::fmt;
 

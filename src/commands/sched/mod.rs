@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use crate::analyse::sched::Summary;
 use crate::cli::{SchedOptions, SchedSource, SchedView};
 use crate::commands::to_output;
+use crate::error::Error;
 use crate::present::sched::{json, write_summary};
 use crate::present::style::Style;
 
@@ -37,6 +38,13 @@ pub fn run(options: &SchedOptions) -> anyhow::Result<u8> {
             },
         ),
         (_, SchedView::Timehist { .. } | SchedView::Map) => stream::run(options),
+    }
+}
+
+fn no_switches() -> Error {
+    Error::NotRecorded {
+        what: "switches",
+        hint: "record the processes while they run, or the whole machine: gdiag record -a",
     }
 }
 

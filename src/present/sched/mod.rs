@@ -6,7 +6,9 @@
 
 mod hist;
 pub mod json;
+pub mod map;
 mod rows;
+pub mod timehist;
 
 use std::io::{self, Write};
 
