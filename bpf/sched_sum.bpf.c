@@ -42,6 +42,12 @@ const volatile struct gdiag_sum_config {
 u64 start_ns;
 u64 stop_ns;
 
+/*
+ * Threads that end and have not been told of: soon nobody finds them any more, and the last switch,
+ * at which they are, can be late.
+ */
+u32 dying;
+
 u32 joined; /* processes that came into a target's cgroup: the iterator is to be run again */
 
 /* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
@@ -471,6 +477,15 @@ static __noinline int send_end(struct task_struct *t, struct gdiag_thread_sums *
 	return 0;
 }
 
+/* Its last switch. */
+static __always_inline void end(struct task_struct *t, struct gdiag_thread_sums *d, u64 now)
+{
+	d->ended = 1;
+	send_end(t, d, t->pid, OF_SWITCH, now);
+	if (d->dying)
+		__sync_fetch_and_add(&dying, -1);
+}
+
 /* Time is over, but not yet read: nothing is added up, and whoever ends is told of as of then. */
 static __noinline int after_stop(struct task_struct *prev, u32 state)
 {
@@ -480,10 +495,8 @@ static __noinline int after_stop(struct task_struct *prev, u32 state)
 		return 0;
 	/* One without sums ran all the time. */
 	d = sums_of(prev);
-	if (d && !d->ended) {
-		d->ended = 1;
-		send_end(prev, d, prev->pid, OF_SWITCH, stop_ns);
-	}
+	if (d && !d->ended)
+		end(prev, d, stop_ns);
 	return 0;
 }
 
@@ -519,10 +532,8 @@ static __always_inline int on_switch(bool preempt, struct task_struct *prev, str
 		d = sums_of(prev);
 		if (d) {
 			leave(c, d, prev, next, preempt, state, now, cpu);
-			if (state & TASK_DEAD) {
-				d->ended = 1;
-				send_end(prev, d, prev->pid, OF_SWITCH, now);
-			}
+			if (state & TASK_DEAD)
+				end(prev, d, now);
 		} else {
 			c->no_memory++;
 		}
@@ -661,6 +672,21 @@ int BPF_PROG(sched_process_exec, struct task_struct *t, pid_t old_tid)
 	d->seen = d->on = 1;
 	d->on_ns = now;
 	d->cpu = d->places[0].cpu = cpu;
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *t)
+{
+	struct gdiag_thread_sums *d;
+
+	if (!start_ns)
+		return 0;
+	d = sums_of(t);
+	if (d && !d->dying) {
+		d->dying = 1;
+		__sync_fetch_and_add(&dying, 1);
+	}
 	return 0;
 }
 

@@ -78,8 +78,9 @@ struct gdiag_thread_sums {
 	unsigned char reason; /* enum gdiag_off, while it does not */
 	unsigned char target;
 	unsigned char ended; /* its record was sent */
+	unsigned char dying; /* it will be: it is counted */
 	unsigned char place; /* where it runs or ran last: number in places[] */
-	unsigned char pad[6];
+	unsigned char pad[5];
 	unsigned long long on_ns;    /* when it got the CPU last */
 	unsigned long long off_ns;   /* when it lost it, or was born */
 	unsigned long long woken_ns; /* when it was woken last */

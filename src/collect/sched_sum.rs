@@ -9,6 +9,8 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
@@ -63,6 +65,9 @@ const fn sleep_rows() -> usize {
 
 /// Tracepoints without which there is nothing to tell.
 const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "sched_wakeup_new"];
+
+/// How long the last switches of threads that end are waited for.
+const MOST_PATIENCE: Nanos = Nanos::from_millis(250);
 
 /// Entries of a map that are read at once.
 const BATCH: u32 = 4096;
@@ -204,14 +209,25 @@ impl SchedSum {
         Ok(self.start)
     }
 
-    /// From now on nothing counts; what did can be read.
+    /// From now on nothing counts; what did can be read. Waits a little for threads that are about to be no more.
     pub fn stop(&mut self) -> Result<Nanos> {
         let bss = self.skel.maps.bss_data.as_deref_mut();
         let bss = bss.context("the BPF object has no variables")?;
         let now = clock::monotonic();
         bss.stop_ns = now.0;
         self.stop = Some(now);
+        while self.dying() > 0 && clock::monotonic() < now + MOST_PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
         Ok(now)
+    }
+
+    /// Threads that end and are not told of yet.
+    fn dying(&self) -> u32 {
+        self.skel.maps.bss_data.as_deref().map_or(0, |bss| {
+            // SAFETY: it is part of `bss`. The kernel writes it, too, so that each look is a new one.
+            unsafe { std::ptr::from_ref(&bss.dying).read_volatile() }
+        })
     }
 
     /// Becomes readable when many threads have ended that were not read.
