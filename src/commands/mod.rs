@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
 pub mod record;
 pub mod report;
@@ -20,9 +21,9 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
+        Action::Export(options) => export::run(options),
         Action::Sched(_)
         | Action::Syscalls(_)
-        | Action::Export(_)
         | Action::Start(_)
         | Action::Stat(_)
         | Action::Snapshot(_)

@@ -36,6 +36,8 @@ pub struct Identity {
     pub start: Nanos,
     /// The thread that made it, when that was seen.
     pub made_by: Option<Tid>,
+    /// Kernel priority when it was told; it can change unseen.
+    pub prio: u32,
     pub cgroup: u64,
     pub target: bool,
     pub kthread: bool,
@@ -47,6 +49,7 @@ impl Identity {
         let other = Identity {
             from: self.from,
             made_by: self.made_by,
+            prio: self.prio,
             ..*other
         };
         *self == other
@@ -72,6 +75,8 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake {
     pub at: Nanos,
+    /// Where the waker ran.
+    pub cpu: Cpu,
     /// Only to be blamed when `context` is [`Context::Task`].
     pub waker: Tid,
     pub context: Context,
@@ -175,6 +180,7 @@ impl Thread {
                     None
                 }
             },
+            prio: task.prio,
             cgroup: task.cgroup,
             target: task.target,
             kthread: task.kthread,
@@ -501,6 +507,7 @@ impl Thread {
         let of = |s: &Span| {
             (s.kind == SpanKind::Woken).then(|| Wake {
                 at: s.start,
+                cpu: Cpu(s.cpu),
                 waker: Tid(s.other),
                 context: unpack_context(s.flags, s.state),
             })
