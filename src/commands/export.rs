@@ -86,7 +86,7 @@ impl Output {
 
 fn where_to_open(format: ExportFormat) -> &'static str {
     match format {
-        ExportFormat::Perfetto => "open it at https://ui.perfetto.dev (it stays in the browser)",
+        ExportFormat::Perfetto => "open it at https://ui.perfetto.dev",
         ExportFormat::Chrome => "open it in chrome://tracing, or at https://ui.perfetto.dev",
     }
 }
@@ -258,5 +258,103 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // Not there any more when it has replaced the other.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::present::export::{chrome, perfetto};
+    use crate::store::meta::{Meta, Summary, TargetMode};
+    use crate::store::tests::arbitrary;
+    use crate::store::Writer;
+
+    fn options(format: ExportFormat) -> ExportOptions {
+        ExportOptions {
+            input: PathBuf::new(),
+            format,
+            output: None,
+            from: None,
+            to: None,
+            pids: Vec::new(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 96,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        /// Check that a recording may hold anything: whoever made it may have meant harm.
+        #[test]
+        fn any_recording_can_be_exported(
+            events in arbitrary::events(120),
+            mode in prop::sample::select(vec![TargetMode::Launch, TargetMode::All]),
+            start in prop_oneof![Just(0), 1..2_000u64, any::<u64>()],
+            end in prop_oneof![Just(0), 1..2_000_000_000u64, any::<u64>()],
+            from in prop::option::of(0..600u64),
+            to in prop::option::of(0..2_000_000_000u64),
+            pid in prop::option::of(0..6u32),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let input = dir.path().join("any.data");
+            let meta = Meta { mode, start_mono_ns: start, ..Meta::default() };
+            let mut writer = Writer::create(&input, &meta).unwrap();
+            for event in &events {
+                writer.push(event).unwrap();
+            }
+            writer.finish(&Summary { end_mono_ns: end, ..Summary::default() }).unwrap();
+            let loaded = load(&input).unwrap();
+            for format in [ExportFormat::Perfetto, ExportFormat::Chrome] {
+                let options = ExportOptions {
+                    from: from.map(Nanos),
+                    to: to.map(Nanos),
+                    pids: pid.map(crate::event::Pid).into_iter().collect(),
+                    ..options(format)
+                };
+                let mut out = Vec::new();
+                write(&loaded, &options, &mut out).unwrap();
+                match format {
+                    ExportFormat::Perfetto => perfetto::tests::check(&out),
+                    ExportFormat::Chrome => chrome::tests::check(&out),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_stays_until_the_new_one_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace");
+        fs::write(&path, "old").unwrap();
+        let full = to_file(&path, |out| {
+            out.write_all(&vec![0; 1 << 20])?;
+            Err(io::Error::from_raw_os_error(libc::ENOSPC))
+        });
+        let error = full.unwrap_err();
+        assert_eq!(crate::error::exit_status(&error, false), status::FAILED);
+        let text = crate::error::render(&error);
+        assert!(text.starts_with("gdiag: cannot write '") && text.contains("No space left"));
+        assert_eq!(text.lines().count(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        assert_eq!(to_file(&path, |out| out.write_all(b"new!")).unwrap(), 4);
+        assert_eq!(fs::read(&path).unwrap(), b"new!");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_written_to() {
+        assert_eq!(
+            to_file(Path::new("/dev/null"), |out| out.write_all(b"x")).unwrap(),
+            1
+        );
+        let full = to_file(Path::new("/dev/full"), |out| out.write_all(b"x"));
+        assert!(full.unwrap_err().to_string().contains("/dev/full"));
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use super::subject::{End, Subject};
 use crate::cli::{RecordOptions, Target};
 use crate::collect::bpf::Plan;
-use crate::collect::{clock, process, shim_file, shims, stacks};
+use crate::collect::{clock, process, shim_file, shims, stacks, syscalls};
 use crate::error::{status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::Session;
@@ -46,7 +46,12 @@ pub fn run(options: &RecordOptions) -> Result<u8> {
         targets: subject.targets(),
         cgroups: subject.cgroups().to_vec(),
         strangers: subject.strangers(),
+        scheduling: true,
         wait_threshold: options.wait_threshold,
+        syscalls: options.syscalls.then(|| syscalls::Plan {
+            from_exec: options.target == Target::Command,
+            ..syscalls::Plan::bare()
+        }),
         stacks: options.stacks.map(|stacks| stacks::Plan {
             frequency: stacks.frequency,
             launch_one_in: stacks.launch_one_in.unwrap_or(0),
@@ -387,6 +392,7 @@ fn meta(
         start_mono_ns: now.mono.0,
         start_unix_ns: now.real.0,
         wait_threshold_ns: plan.wait_threshold.0,
+        syscalls: session.records_syscalls(),
         missing_probes: session.missing_probes().to_vec(),
     })
 }

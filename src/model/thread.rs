@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, CpuWait, NameId, Pid, Sample, Stall, SwitchFlags, Task, TaskReason, TaskState,
-    Tid, Wait,
+    Context, Cpu, CpuWait, NameId, Pid, Sample, Stall, SwitchFlags, SysCall, Task, TaskReason,
+    TaskState, Tid, Wait,
 };
 use crate::model::samples::{self, SampleMark};
 use crate::model::spans::{
@@ -36,9 +36,9 @@ pub struct Identity {
     pub start: Nanos,
     /// The thread that made it, when that was seen.
     pub made_by: Option<Tid>,
-    /// Kernel priority when it was told; it can change unseen.
-    pub prio: u32,
     pub cgroup: u64,
+    /// Kernel priority: below 100 is real time.
+    pub prio: u32,
     pub target: bool,
     pub kthread: bool,
 }
@@ -49,7 +49,6 @@ impl Identity {
         let other = Identity {
             from: self.from,
             made_by: self.made_by,
-            prio: self.prio,
             ..*other
         };
         *self == other
@@ -151,6 +150,7 @@ pub struct Thread {
     stalls: Vec<Stall>,
     longest_stall: Nanos,
     cpu_waits: Vec<CpuWait>,
+    sys_calls: Vec<SysCall>,
     usually_packed: bool,
     /// From when it ended a wait of a target and was followed, until its number was another's.
     followed: Vec<(Nanos, Nanos)>,
@@ -180,8 +180,8 @@ impl Thread {
                     None
                 }
             },
-            prio: task.prio,
             cgroup: task.cgroup,
+            prio: task.prio,
             target: task.target,
             kthread: task.kthread,
         });
@@ -279,6 +279,10 @@ impl Thread {
         self.cpu_waits.push(wait);
     }
 
+    pub(super) fn sys_call(&mut self, call: SysCall) {
+        self.sys_calls.push(call);
+    }
+
     pub(super) fn stall(&mut self, stall: Stall) {
         self.stalls.push(stall);
     }
@@ -297,6 +301,9 @@ impl Thread {
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.cpu_waits.sort_by_key(|w| (w.end, w.start));
+        if !self.sys_calls.is_sorted_by_key(|c| c.start) {
+            self.sys_calls.sort_by_key(|c| c.start);
+        }
         self.usually_packed = usually_packed(&self.cpu_waits);
         self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
         if !self.samples.is_sorted_by_key(|s| s.ts) {
@@ -371,6 +378,11 @@ impl Thread {
         let first = self.cpu_waits.partition_point(|w| w.end <= from);
         let overlapping = self.cpu_waits[first..].iter();
         overlapping.take_while(|w| w.start < to).last()
+    }
+
+    /// How many CPUs it might run on when it last had waited long for one.
+    pub fn allowed_cpus(&self) -> Option<u16> {
+        self.cpu_waits.last().map(|w| w.allowed)
     }
 
     /// For most of the time that it waited for one of too few CPUs, others that it may not use were idle.
@@ -537,6 +549,11 @@ impl Thread {
         let time = |i: usize| self.waits[i].start;
         let found = samples::nearest(self.waits.len(), stretch.span.0, time)?;
         self.waits.get(found)
+    }
+
+    /// Its system calls, by start; none unless [`Meta::syscalls`](crate::store::meta::Meta::syscalls).
+    pub fn sys_calls(&self) -> &[SysCall] {
+        &self.sys_calls
     }
 
     /// Where it was seen, by time. A sample of a waker is among those of the waker.

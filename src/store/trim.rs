@@ -154,6 +154,7 @@ impl Before {
             | Event::Wait(_)
             | Event::CpuWait(_)
             | Event::Stall(_)
+            | Event::SysCall(_)
             | Event::Signal(_)
             | Event::Sample(_)
             | Event::GpuOp(_)
@@ -264,6 +265,7 @@ impl Range {
             Event::Overhead(e) => self.overlaps(e.start, e.end),
             Event::Wait(e) => self.overlaps(e.start, e.end),
             Event::CpuWait(e) => self.overlaps(e.start, e.end),
+            Event::SysCall(e) => self.overlaps(e.start, e.end),
             Event::Migration(e) => self.overlaps(e.start, e.end),
             Event::Interrupt(e) => lasts(e.start, e.dur),
             Event::Stall(e) => lasts(e.start, e.dur),
@@ -325,6 +327,7 @@ impl Used {
             | Event::Interrupt(_)
             | Event::CpuWait(_)
             | Event::Stall(_)
+            | Event::SysCall(_)
             | Event::Signal(_)
             | Event::Migration(_)
             | Event::GpuInvalid(_)

@@ -46,7 +46,7 @@ pub(super) fn show(t: &Timeline, window: Window, sink: &mut dyn Sink) -> io::Res
             .map(std::mem::take)
             .unwrap_or_default();
         let log = t.cpus().get(number);
-        let switches = log.map_or(0, |log| log.switches().len());
+        let switches = log.map_or(0, |log| log.changes().len());
         if switches == 0 && of_this.is_empty() {
             continue;
         }
@@ -153,7 +153,7 @@ impl<'t> Turns<'t> {
         Turns {
             t,
             cpu,
-            switches: log.switches().collect(),
+            switches: log.changes().collect(),
             all: t.meta().mode == TargetMode::All,
             losses,
         }
@@ -163,8 +163,10 @@ impl<'t> Turns<'t> {
         let Some(&(first, prev, _)) = self.switches.first() else {
             return Ok(());
         };
-        let since = self.had_cpu_before(first, prev).unwrap_or(first);
-        out(self.turn(since, prev, Left::Unknown))?;
+        if prev.0 != 0 {
+            let since = self.had_cpu_before(first, prev).unwrap_or(first);
+            out(self.turn(since, prev, Left::Unknown))?;
+        }
         for (i, &(at, prev, next)) in self.switches.iter().enumerate() {
             out(self.turn(at, next, self.left(prev, at)))?;
             match self.switches.get(i + 1) {

@@ -11,6 +11,9 @@ mod losses;
 mod threads;
 mod who;
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::io;
 

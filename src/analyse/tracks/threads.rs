@@ -24,9 +24,10 @@ use crate::model::Timeline;
 use crate::units::Nanos;
 
 const CALLS_RANK: u32 = 0;
-const WAITS_RANK: u32 = 1;
-const STALLS_RANK: u32 = 2;
-const SIGNALS_RANK: u32 = 3;
+const SYSTEM_CALLS_RANK: u32 = 1;
+const WAITS_RANK: u32 = 2;
+const STALLS_RANK: u32 = 3;
+const SIGNALS_RANK: u32 = 4;
 
 pub(super) fn show_states(
     engine: &Engine<'_>,
@@ -143,7 +144,7 @@ fn wait_args<'t>(t: &'t Timeline, asleep: &Asleep) -> Vec<Arg<'t>> {
 fn syscall(t: &Timeline, nr: u16) -> Value<'static> {
     match t.syscalls().name(nr) {
         Some(name) => text(name),
-        None => uint(nr.into()),
+        None => text(format!("syscall_{nr}")),
     }
 }
 
@@ -162,6 +163,7 @@ pub(super) fn show_calls(
     for (idx, thread) in t.threads() {
         let mut rows = Rows::default();
         rows.calls(cast, idx, thread, linked, tracks)?;
+        rows.system_calls(cast, idx, thread, tracks)?;
         rows.waits(engine, cast, idx, thread, tracks)?;
         rows.stalls(cast, idx, thread, tracks)?;
         let of_this = signals.get(&thread.tid).map_or(&[][..], Vec::as_slice);
@@ -185,6 +187,7 @@ impl Rows {
                 CALLS_RANK => Row::nested(Parent::Calls(owner), "CUDA calls", rank),
                 WAITS_RANK => Row::flat(Parent::Thread(owner), "waits", rank),
                 STALLS_RANK => Row::flat(Parent::Thread(owner), "stalls", rank),
+                SYSTEM_CALLS_RANK => Row::nested(Parent::Thread(owner), "system calls", rank),
                 _ => Row::flat(Parent::Thread(owner), "signals", rank),
             };
             self.rows.push((owner.pid, rank, row));
@@ -230,6 +233,37 @@ impl Rows {
                 flow: linked.has(index).then(|| Flow::From(flow_of(index))),
             };
             self.row(owner, CALLS_RANK).slice(tracks, &slice)?;
+        }
+        Ok(())
+    }
+
+    fn system_calls(
+        &mut self,
+        cast: &Cast<'_>,
+        idx: ThreadIdx,
+        thread: &Thread,
+        tracks: &mut Tracks<'_>,
+    ) -> io::Result<()> {
+        for call in thread.sys_calls() {
+            let owner = cast.owner(idx, call.start);
+            let Some((start, end)) = cast.window.clip(call.start, call.end) else {
+                continue;
+            };
+            if !cast.wants(owner.pid) {
+                continue;
+            }
+            let mut args = vec![("result", Value::Int(call.result))];
+            args.extend(call.errno().map(|errno| ("errno", uint(errno.into()))));
+            let name = cast.t.syscalls().name(call.number);
+            let slice = Slice {
+                start,
+                end,
+                name: name.map_or_else(|| format!("syscall_{}", call.number).into(), Cow::from),
+                category: "syscall",
+                args,
+                flow: None,
+            };
+            self.row(owner, SYSTEM_CALLS_RANK).slice(tracks, &slice)?;
         }
         Ok(())
     }

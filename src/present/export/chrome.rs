@@ -523,3 +523,102 @@ impl<W: Write> Sink for Chrome<W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::HashMap;
+
+    use serde_json::Value as Json;
+
+    use super::*;
+
+    /// Whole nanoseconds of a time in microseconds that has no more than three decimals. Each event is a line, and no
+    /// text has a bare quote; a double would have no room for all times.
+    fn nanos(line: &str, key: &str) -> u64 {
+        let (_, rest) = line.split_once(key).unwrap();
+        let text = rest.split([',', '}']).next().unwrap();
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        assert!(part.len() <= 3, "{text}");
+        whole.parse::<u64>().unwrap() * 1_000 + format!("{part:0<3}").parse::<u64>().unwrap()
+    }
+
+    /// It is JSON, slices of a row nest, rows have names, and arrows have two ends in slices.
+    pub(crate) fn check(bytes: &[u8]) {
+        let file: Json = serde_json::from_slice(bytes).unwrap();
+        let mut rows: HashMap<(u64, u64), Vec<(u64, u64)>> = HashMap::new();
+        let mut named = Vec::new();
+        let mut flows: HashMap<(String, u64), Vec<(bool, (u64, u64), u64)>> = HashMap::new();
+        let events = file["traceEvents"].as_array().unwrap();
+        let lines: Vec<&str> = std::str::from_utf8(bytes).unwrap().lines().collect();
+        for (event, line) in events.iter().zip(&lines[1..]) {
+            let row = (
+                event["pid"].as_u64().unwrap(),
+                event["tid"].as_u64().unwrap(),
+            );
+            let phase = event["ph"].as_str().unwrap();
+            match phase {
+                "M" if event["name"] == "thread_name" => {
+                    assert!(!named.contains(&row), "a row named twice");
+                    named.push(row);
+                }
+                "M" => {}
+                "X" => {
+                    let at = nanos(line, r#","ts":"#);
+                    let end = at.checked_add(nanos(line, r#","dur":"#)).unwrap();
+                    rows.entry(row).or_default().push((at, end));
+                }
+                "i" => drop(rows.entry(row).or_default()),
+                "s" | "f" => {
+                    let key = (event["cat"].to_string(), event["id"].as_u64().unwrap());
+                    let end = (phase == "s", row, nanos(line, r#","ts":"#));
+                    flows.entry(key).or_default().push(end);
+                }
+                other => panic!("an event of kind {other}"),
+            }
+        }
+        for (row, slices) in &mut rows {
+            assert!(named.contains(row), "a row without a name");
+            slices.sort_by_key(|&(start, end)| (start, std::cmp::Reverse(end)));
+            let mut open: Vec<u64> = Vec::new();
+            for &(start, end) in slices.iter() {
+                while open.pop_if(|outer| *outer <= start).is_some() {}
+                assert!(
+                    open.last().is_none_or(|&outer| end <= outer),
+                    "slices cross"
+                );
+                open.push(end);
+            }
+        }
+        for ends in flows.values() {
+            assert_eq!(ends.iter().filter(|end| end.0).count(), 1);
+            assert!(ends.len() > 1);
+            for (_, row, at) in ends {
+                let slices = rows.get(row).map_or(&[][..], Vec::as_slice);
+                assert!(slices.iter().any(|s| s.0 <= *at && *at <= s.1));
+            }
+        }
+    }
+
+    #[test]
+    fn microseconds_keep_every_nanosecond() {
+        for (ns, text) in [
+            (0, "0"),
+            (1, "0.001"),
+            (999, "0.999"),
+            (1_000, "1"),
+            (12_034_050, "12034.050"),
+            (u64::MAX, "18446744073709551.615"),
+        ] {
+            assert_eq!(Micros(ns).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn own_numbers_are_nobodys() {
+        let mut sink = Chrome::new(Vec::new(), &About::default(), Nanos(0)).unwrap();
+        sink.taken.insert(FIRST_OWN_NUMBER);
+        sink.taken.insert(FIRST_OWN_NUMBER + 2);
+        let numbers = [sink.own_number(), sink.own_number()];
+        assert_eq!(numbers, [FIRST_OWN_NUMBER + 1, FIRST_OWN_NUMBER + 3]);
+    }
+}

@@ -148,7 +148,7 @@ fn prio(who: &Named<'_>) -> i32 {
 
 /// `prev_state` of a switch as kernels since 4.14 encode it (`__trace_sched_switch_state`): the state as /proc
 /// shows it, one bit each.
-fn prev_state(left: Left) -> i64 {
+pub(super) fn prev_state(left: Left) -> i64 {
     const INTERRUPTIBLE: u16 = 0x01;
     const UNINTERRUPTIBLE: u16 = 0x02;
     const EXIT_DEAD: u16 = 0x10;

@@ -11,6 +11,8 @@
 mod bundle;
 mod intern;
 mod proto;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::io::{self, Write};
 
