@@ -147,6 +147,10 @@ pub enum Error {
     #[error("a picture is not for a terminal")]
     PictureToTerminal,
 
+    /// A trace in protobuf, likewise.
+    #[error("a trace is not for a terminal")]
+    BinaryToTerminal,
+
     /// Whoever read our output went away, as `head` does. Ends quietly.
     #[error("the output was closed")]
     OutputClosed,
@@ -156,7 +160,9 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
-            Error::PictureToTerminal | Error::NoSuchCall(_) => status::USAGE,
+            Error::PictureToTerminal | Error::BinaryToTerminal | Error::NoSuchCall(_) => {
+                status::USAGE
+            }
             Error::NothingCaptured { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
@@ -246,6 +252,9 @@ impl Error {
             }
             Error::PictureToTerminal => {
                 "write it to a file with -o flame.svg, or see the stacks with --folded".to_string()
+            }
+            Error::BinaryToTerminal => {
+                "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
             }
             Error::OutputClosed => return None,
         })

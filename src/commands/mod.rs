@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
 pub mod record;
 pub mod report;
@@ -26,11 +27,10 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),
-        Action::Export(_)
-        | Action::Start(_)
-        | Action::Stat(_)
-        | Action::Snapshot(_)
-        | Action::Stop(_) => anyhow::bail!("under construction"),
+        Action::Export(options) => export::run(options),
+        Action::Start(_) | Action::Stat(_) | Action::Snapshot(_) | Action::Stop(_) => {
+            anyhow::bail!("under construction")
+        }
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }
