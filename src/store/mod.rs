@@ -36,13 +36,16 @@
 //! 1.3 added calls that probes on the driver measured, and since when there are probes.
 #![forbid(unsafe_code)]
 
+mod carry;
 mod chunks;
 mod coverage;
 mod decode;
 mod encode;
 mod error;
+mod flight;
 mod format;
 pub mod meta;
+mod pack;
 mod reader;
 mod state;
 mod trim;
@@ -54,6 +57,7 @@ pub(crate) mod tests;
 
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;
+pub use flight::{Held, Memory};
 pub use reader::Reader;
 pub use trim::trim;
 pub use writer::{Stats, Writer};
