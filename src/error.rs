@@ -187,19 +187,19 @@ impl Error {
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
-            Error::IsThread { pid, .. } => format!("record the whole process: -p {pid}"),
+            Error::IsThread { pid, .. } => format!("give the whole process: -p {pid}"),
             Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
-            Error::HasEnded { .. } => "record while it runs, or start it with gdiag record -- CMD".to_string(),
+            Error::HasEnded { .. } => "look at it while it runs, or let gdiag start it: -- CMD".to_string(),
             Error::IsKernelThread { pid, here, .. } if !here.is_empty() => {
                 format!("inside a PID namespace, {pid} is process {0}: -p {0}", join(here, " or "))
             }
-            Error::IsKernelThread { .. } => "record the whole machine with -a to see what the kernel's threads do".to_string(),
-            Error::IsGdiag(_) => "give the pid of the program to record".to_string(),
+            Error::IsKernelThread { .. } => "look at the whole machine (-a) to see what the kernel's threads do".to_string(),
+            Error::IsGdiag(_) => "give the pid of the program to look at".to_string(),
             Error::HiddenProcess(_) => {
                 "/proc is mounted with hidepid: run as root, or with CAP_SYS_PTRACE".to_string()
             }
             Error::NotInNamespace(_) => {
-                "give the pid as `ps` shows it beside gdiag; what is outside of this container is recorded from the host".to_string()
+                "give the pid as `ps` shows it beside gdiag; what is outside of this container can be seen from the host only".to_string()
             }
             Error::ForeignProc => {
                 "mount the right one, as `unshare --mount-proc` does, or enter the mount namespace too (nsenter -m)".to_string()
@@ -213,16 +213,16 @@ impl Error {
             }
             Error::AmbiguousContainer { .. } => "give more of the id".to_string(),
             Error::ContainerNotMounted { pid, .. } => {
-                format!("record its processes: -p {pid} is the first of them; or mount the cgroup file system of the host")
+                format!("give its processes: -p {pid} is the first of them; or mount the cgroup file system of the host")
             }
             Error::CommandNotFound { .. } => "check the spelling, or give its path".to_string(),
             Error::CommandNotExecutable { .. } => {
                 "make it executable (chmod +x), or start it with its interpreter".to_string()
             }
             Error::NothingCaptured { .. } => {
-                "check that the target runs during the recording, and record longer with -d".to_string()
+                "check that the target runs meanwhile, and look longer with -d".to_string()
             }
-            Error::EventsLost { .. } => "record fewer processes (-p instead of -a), or leave out --strict".to_string(),
+            Error::EventsLost { .. } => "look at fewer processes (-p instead of -a), or leave out --strict".to_string(),
             Error::NoSuchGpu { .. } => "leave out --gpu for all of them".to_string(),
             Error::NotRecorded { hint, .. } => (*hint).to_string(),
             Error::NothingToDraw { .. } => {

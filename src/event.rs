@@ -67,6 +67,7 @@ pub enum Event {
     Wait(Wait),
     CpuWait(CpuWait),
     Stall(Stall),
+    SysCall(SysCall),
     Signal(Signal),
     Sample(Sample),
     GpuOp(GpuOp),
@@ -96,6 +97,7 @@ impl Event {
             Event::Wait(e) => e.start,
             Event::CpuWait(e) => e.start,
             Event::Stall(e) => e.start,
+            Event::SysCall(e) => e.start,
             Event::Signal(e) => e.ts,
             Event::Sample(e) => e.ts,
             Event::GpuOp(e) => e.start,
@@ -402,6 +404,27 @@ pub struct Stall {
     pub start: Nanos,
     pub dur: Nanos,
     pub kind: StallKind,
+}
+
+/// A system call that returned. Only recorded when that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SysCall {
+    pub tid: Tid,
+    pub start: Nanos,
+    pub end: Nanos,
+    pub number: u16,
+    /// What the kernel returned: from -4095 to -1 an error.
+    pub result: i64,
+}
+
+impl SysCall {
+    /// Number of the error (`ENOENT` is 2); `None` when it did not fail.
+    pub fn errno(&self) -> Option<u16> {
+        match self.result {
+            -4095..=-1 => u16::try_from(-self.result).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU or SIGCONT was sent.

@@ -31,6 +31,7 @@ mod sums;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod triggers;
 mod waits;
 mod walk;
 mod what;

@@ -8,6 +8,7 @@ use super::{
     after_help, parse_bytes, parse_name, parse_positive, Pairs, RecordOptions, RecordingArgs,
     Target, DEFAULT_FILE, EXIT_STATUS, LIVE_EXIT_STATUS,
 };
+pub use crate::analyse::triggers::Trigger;
 use crate::units::{Bytes, Nanos};
 
 pub const START_EXAMPLES: Pairs = &[
@@ -152,17 +153,6 @@ pub(super) struct StopArgs {
     /// Write what it holds to a recording first
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-/// An event that is worth a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
-    /// A GPU had nothing to do for longer than this.
-    Gap(Nanos),
-    /// A thread of the target waited for a CPU for longer than this.
-    RunQueue(Nanos),
-    /// A thread of the target waited for anything for longer than this.
-    Wait(Nanos),
 }
 
 /// How much of the past to keep, and when to write it.

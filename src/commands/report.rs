@@ -150,6 +150,7 @@ impl Seen {
             | Event::Wait(_)
             | Event::CpuWait(_)
             | Event::Stall(_)
+            | Event::SysCall(_)
             | Event::Signal(_)
             | Event::Sample(_)
             | Event::Migration(_)

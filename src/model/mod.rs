@@ -204,6 +204,10 @@ impl Timeline {
             Event::Wait(e) => self.thread_mut(e.tid).1.wait(*e),
             Event::CpuWait(e) => self.thread_mut(e.tid).1.cpu_wait(*e),
             Event::Stall(e) => self.thread_mut(e.tid).1.stall(*e),
+            Event::SysCall(e) => {
+                self.last = self.last.max(e.end);
+                self.thread_mut(e.tid).1.sys_call(*e);
+            }
             Event::Signal(e) => self.signals.push(*e),
             Event::Sample(e) => {
                 if e.tid.0 != 0 {

@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{
-    Context, Cpu, CpuWait, NameId, Pid, Sample, Stall, SwitchFlags, Task, TaskReason, TaskState,
-    Tid, Wait,
+    Context, Cpu, CpuWait, NameId, Pid, Sample, Stall, SwitchFlags, SysCall, Task, TaskReason,
+    TaskState, Tid, Wait,
 };
 use crate::model::samples::{self, SampleMark};
 use crate::model::spans::{
@@ -146,6 +146,7 @@ pub struct Thread {
     stalls: Vec<Stall>,
     longest_stall: Nanos,
     cpu_waits: Vec<CpuWait>,
+    sys_calls: Vec<SysCall>,
     usually_packed: bool,
     /// From when it ended a wait of a target and was followed, until its number was another's.
     followed: Vec<(Nanos, Nanos)>,
@@ -273,6 +274,10 @@ impl Thread {
         self.cpu_waits.push(wait);
     }
 
+    pub(super) fn sys_call(&mut self, call: SysCall) {
+        self.sys_calls.push(call);
+    }
+
     pub(super) fn stall(&mut self, stall: Stall) {
         self.stalls.push(stall);
     }
@@ -291,6 +296,9 @@ impl Thread {
         self.waits.sort_by_key(|w| (w.start, w.end));
         self.stalls.sort_by_key(|s| (s.start, s.dur));
         self.cpu_waits.sort_by_key(|w| (w.end, w.start));
+        if !self.sys_calls.is_sorted_by_key(|c| c.start) {
+            self.sys_calls.sort_by_key(|c| c.start);
+        }
         self.usually_packed = usually_packed(&self.cpu_waits);
         self.longest_stall = self.stalls.iter().map(|s| s.dur).max().unwrap_or_default();
         if !self.samples.is_sorted_by_key(|s| s.ts) {
@@ -530,6 +538,11 @@ impl Thread {
         let time = |i: usize| self.waits[i].start;
         let found = samples::nearest(self.waits.len(), stretch.span.0, time)?;
         self.waits.get(found)
+    }
+
+    /// Its system calls, by start; none unless [`Meta::syscalls`](crate::store::meta::Meta::syscalls).
+    pub fn sys_calls(&self) -> &[SysCall] {
+        &self.sys_calls
     }
 
     /// Where it was seen, by time. A sample of a waker is among those of the waker.

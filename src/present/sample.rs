@@ -138,6 +138,7 @@ pub(super) fn meta() -> Meta {
         start_mono_ns: START,
         start_unix_ns: 1_772_287_331_000_000_000,
         wait_threshold_ns: 100_000,
+        syscalls: false,
         missing_probes: strings(&[
             "page faults: the kernel has no exceptions:page_fault_user tracepoint",
         ]),

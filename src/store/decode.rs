@@ -12,8 +12,8 @@ use crate::event::{
     Api, ApiCall, CallStackId, ClockPair, Context, ContextId, CorrelationId, Cpu, CpuWait, Define,
     Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid, GpuOp, Interrupt, Loss,
     LossSource, Migration, NameId, OpKind, Overhead, Pid, Probes, Process, Sample, SampleKind,
-    Shim, Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, Task, TaskReason, TaskState,
-    Tid, Wait, Waking,
+    Shim, Signal, StackId, Stall, StreamId, Switch, SwitchFlags, Sync, SysCall, Task, TaskReason,
+    TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -179,6 +179,7 @@ impl Fields<'_, '_> {
             record::EXIT => self.exit().map(Event::Exit),
             record::WAIT => self.wait().map(Event::Wait),
             record::STALL => self.stall().map(Event::Stall),
+            record::SYS_CALL => self.sys_call().map(Event::SysCall),
             record::SIGNAL => self.signal().map(Event::Signal),
             record::GPU_OP => self.gpu_op().map(Event::GpuOp),
             record::GPU_INVALID => self.gpu_invalid().map(Event::GpuInvalid),
@@ -392,6 +393,19 @@ impl Fields<'_, '_> {
             tid: Tid(self.tid()?),
             dur: Nanos(self.num()?),
             kind: self.code(format::stall_from)?,
+        })
+    }
+
+    fn sys_call(&mut self) -> Decoded<SysCall> {
+        let end = self.time(Lane::Host)?;
+        let tid = Tid(self.tid()?);
+        let start = Nanos(end.0.wrapping_sub(self.num()?));
+        Ok(SysCall {
+            tid,
+            start,
+            end,
+            number: self.int()?,
+            result: unzigzag(self.num()?).cast_signed(),
         })
     }
 

@@ -10,8 +10,8 @@ use super::varint::{self, zigzag};
 use crate::event::{
     ApiCall, ClockPair, Cpu, CpuWait, Cut, Define, Device, Event, Exit, Frame, FrameId, GpuInvalid,
     GpuOp, Interrupt, Loss, LossSource, Migration, NameId, OpKind, Overhead, Probes, Process,
-    Sample, SampleKind, Shim, Signal, Stall, Switch, Sync, Task, TaskReason, TaskState, Wait,
-    Waking,
+    Sample, SampleKind, Shim, Signal, Stall, Switch, Sync, SysCall, Task, TaskReason, TaskState,
+    Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -73,6 +73,7 @@ impl Encoder {
             Event::CpuWait(e) => self.framed(record::CPU_WAIT, |out| out.cpu_wait(e)),
             Event::Migration(e) => self.framed(record::MIGRATION, |out| out.migration(e)),
             Event::Stall(e) => self.framed(record::STALL, |out| out.stall(e)),
+            Event::SysCall(e) => self.framed(record::SYS_CALL, |out| out.sys_call(e)),
             Event::Signal(e) => self.framed(record::SIGNAL, |out| out.signal(e)),
             Event::Sample(e) => self.framed(record::SAMPLE, |out| out.sample(e)),
             Event::GpuOp(e) => self.framed(record::GPU_OP, |out| out.gpu_op(e)),
@@ -359,6 +360,16 @@ impl Encoder {
         self.num(e.dur.0);
         self.saw(e.start.0.saturating_add(e.dur.0));
         self.num(format::stall_code(e.kind));
+    }
+
+    /// Its end is when it was recorded, so the times before and after are near to that.
+    fn sys_call(&mut self, e: &SysCall) {
+        self.time(Lane::Host, e.end);
+        self.tid(e.tid.0);
+        self.num(e.end.0.wrapping_sub(e.start.0));
+        self.saw(e.start.0);
+        self.num(e.number);
+        self.num(varint::zigzag(e.result.cast_unsigned()));
     }
 
     fn signal(&mut self, e: &Signal) {

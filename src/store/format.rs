@@ -18,7 +18,7 @@ pub(super) const MAGIC: [u8; 8] = *b"\x8bgdiag\r\n";
 /// A reader refuses a file whose major version it does not know.
 pub(super) const MAJOR: u16 = 1;
 /// Chunk kinds, record kinds and trailing fields that were added; a reader skips those it does not know.
-pub(super) const MINOR: u16 = 3;
+pub(super) const MINOR: u16 = 4;
 
 /// Set from the start and cleared by finishing: whoever finds it looks at a recorder that runs, or was killed.
 pub(super) const FLAG_UNFINISHED: u32 = 1;
@@ -268,6 +268,8 @@ pub(super) mod record {
     // Since 1.3.
     pub(in crate::store) const PROBES: u8 = 26;
     pub(in crate::store) const PROBED_CALL: u8 = 27;
+    // Since 1.4.
+    pub(in crate::store) const SYS_CALL: u8 = 28;
 
     /// A tid is one byte that names a slot of the chunk's table, or this and the tid as a varint.
     pub(in crate::store) const TID_LITERAL: u8 = 255;

@@ -52,6 +52,8 @@ pub struct Meta {
     pub start_unix_ns: u64,
     /// Waits at least this long have a stack.
     pub wait_threshold_ns: u64,
+    /// Each system call of the targets is recorded.
+    pub syscalls: bool,
     /// Program of the kernel side that could not be used, with the reason.
     pub missing_probes: Vec<String>,
 }

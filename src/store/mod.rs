@@ -34,6 +34,7 @@
 //! 1.2 added long waits for a CPU, endpoints, migrations of managed memory, threads that are followed, and
 //! whether a sampled thread collects garbage.
 //! 1.3 added calls that probes on the driver measured, and since when there are probes.
+//! 1.4 added system calls.
 #![forbid(unsafe_code)]
 
 mod carry;

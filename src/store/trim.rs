@@ -174,6 +174,7 @@ impl Range {
             Event::Overhead(e) => self.overlaps(e.start, e.end),
             Event::Wait(e) => self.overlaps(e.start, e.end),
             Event::CpuWait(e) => self.overlaps(e.start, e.end),
+            Event::SysCall(e) => self.overlaps(e.start, e.end),
             Event::Migration(e) => self.overlaps(e.start, e.end),
             Event::Interrupt(e) => lasts(e.start, e.dur),
             Event::Stall(e) => lasts(e.start, e.dur),

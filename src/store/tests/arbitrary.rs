@@ -9,8 +9,8 @@ use crate::event::{
     Cpu, CpuWait, Cut, Define, Device, DeviceId, Event, Exit, Frame, FrameId, Function, GpuInvalid,
     GpuOp, Interrupt, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId, OpKind,
     Overhead, OverheadKind, Pid, Probes, Process, Role, Sample, SampleKind, Shim, ShimState,
-    Signal, StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, Task,
-    TaskReason, TaskState, Tid, Wait, Waking,
+    Signal, StackId, Stall, StallKind, StreamId, Switch, SwitchFlags, Sync, SyncKind, SysCall,
+    Task, TaskReason, TaskState, Tid, Wait, Waking,
 };
 use crate::units::Nanos;
 
@@ -30,6 +30,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => wait().prop_map(Event::Wait),
         1 => cpu_wait().prop_map(Event::CpuWait),
         1 => stall().prop_map(Event::Stall),
+        2 => sys_call().prop_map(Event::SysCall),
         1 => migration().prop_map(Event::Migration),
         1 => signal().prop_map(Event::Signal),
         2 => sample().prop_map(Event::Sample),
@@ -79,10 +80,11 @@ pub(super) fn kind(event: &Event) -> usize {
         Event::Migration(_) => 26,
         Event::Define(Define::Endpoint { .. }) => 27,
         Event::Probes(_) => 28,
+        Event::SysCall(_) => 29,
     }
 }
 
-pub(super) const KINDS: usize = 29;
+pub(super) const KINDS: usize = 30;
 
 /// Small numbers, which repeat, and now and then any at all.
 fn n64() -> impl Strategy<Value = u64> {
@@ -394,6 +396,17 @@ fn migration() -> impl Strategy<Value = Migration> {
             bytes,
         },
     )
+}
+
+fn sys_call() -> impl Strategy<Value = SysCall> {
+    let result = prop_oneof![-200i64..200, any::<i64>()];
+    (tid(), nanos(), nanos(), n16(), result).prop_map(|(tid, start, end, number, result)| SysCall {
+        tid,
+        start,
+        end,
+        number,
+        result,
+    })
 }
 
 fn stall() -> impl Strategy<Value = Stall> {

@@ -24,7 +24,7 @@ use super::state::State;
 use super::{Coverage, Reader, StoreError, Writer};
 use crate::event::{
     CallStackId, Context, Cpu, Cut, Define, Event, Exit, Frame, FrameId, Function, NameId, Pid,
-    Sample, SampleKind, StackId, Stall, StallKind, Switch, SwitchFlags, Tid, Waking,
+    Sample, SampleKind, StackId, Stall, StallKind, Switch, SwitchFlags, SysCall, Tid, Waking,
 };
 use crate::units::{Bytes, Nanos};
 
@@ -277,7 +277,7 @@ fn decode(bytes: &[u8]) -> (Vec<Event>, usize) {
 fn the_bytes_of_a_recording_do_not_change() {
     assert_eq!(
         FileHeader::new(format::FLAG_UNFINISHED).as_bytes()[..20],
-        *b"\x8bgdiag\r\n\x01\0\x03\0\x18\0\0\0\x01\0\0\0"
+        *b"\x8bgdiag\r\n\x01\0\x04\0\x18\0\0\0\x01\0\0\0"
     );
     assert_eq!(
         chunk(2, 1, b"abc", 300)[..40],
@@ -346,6 +346,13 @@ fn the_bytes_of_a_recording_do_not_change() {
         since: Nanos(201),
     };
     let launched = SampleKind::Launch { one_in: 6 };
+    let failed = Event::SysCall(SysCall {
+        tid: Tid(4711),
+        start: Nanos(210),
+        end: Nanos(214),
+        number: 0,
+        result: -11,
+    });
     let mut encoder = Encoder::default();
     for event in [
         name(5, "rank0"),
@@ -362,10 +369,11 @@ fn the_bytes_of_a_recording_do_not_change() {
         sample(202, woke, None, false),
         sample(203, launched, None, false),
         sample(204, ran, None, true),
+        failed,
     ] {
         encoder.push(&event);
     }
-    let expected: [&[u8]; 14] = [
+    let expected: [&[u8]; 15] = [
         b"\x01\x06\x05rank0",
         // Waking on CPU 1, 90 ns on, waker 4712 and wakee 4711 in full.
         b"\x80\xb4\x01\x01\xff\xe8\x24\xff\xe7\x24",
@@ -385,6 +393,8 @@ fn the_bytes_of_a_recording_do_not_change() {
         b"\x16\x07\x02\x79\x00\x02\x03\x04\x06",
         // It collects: a field more than the first sample.
         b"\x16\x08\x02\x79\x00\x02\x03\x01\x63\x01",
+        // It ended 10 ns on and took 4 ns; a read that returned -EAGAIN.
+        b"\x1c\x05\x14\x79\x04\x00\x15",
     ];
     assert_eq!(encoder.bytes(), expected.concat());
 }
