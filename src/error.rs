@@ -136,6 +136,16 @@ pub enum Error {
     #[error("a picture is not for a terminal")]
     PictureToTerminal,
 
+    /// `pid` is 0 when it is in another PID namespace.
+    #[error("a flight recorder called '{name}' is running already{}", of(.pid))]
+    RecorderRuns { name: String, pid: u32 },
+
+    #[error("user {uid} holds the address of the flight recorder '{name}'{}", of(.pid))]
+    AddressTaken { name: String, pid: u32, uid: u32 },
+
+    #[error("no flight recorder called '{name}' is running")]
+    NoRecorder { name: String },
+
     /// Whoever read our output went away, as `head` does. Ends quietly.
     #[error("the output was closed")]
     OutputClosed,
@@ -146,7 +156,7 @@ impl Error {
         match self {
             Error::OutputClosed => status::DONE,
             Error::PictureToTerminal => status::USAGE,
-            Error::NothingCaptured { .. } => status::NOTHING,
+            Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
             | Error::NoBtf
@@ -169,7 +179,9 @@ impl Error {
             | Error::ContainerNotMounted { .. }
             | Error::NoSuchGpu { .. }
             | Error::NotRecorded { .. }
-            | Error::NothingToDraw { .. } => status::FAILED,
+            | Error::NothingToDraw { .. }
+            | Error::RecorderRuns { .. }
+            | Error::AddressTaken { .. } => status::FAILED,
         }
     }
 
@@ -231,8 +243,22 @@ impl Error {
             Error::PictureToTerminal => {
                 "write it to a file with -o flame.svg, or see the stacks with --folded".to_string()
             }
+            Error::RecorderRuns { .. } => {
+                "end it with `gdiag stop`, or give the new one a --name of its own".to_string()
+            }
+            Error::AddressTaken { .. } => "give another --name".to_string(),
+            Error::NoRecorder { .. } => {
+                "start one with `gdiag start`; one of another user or network namespace is not seen from here".to_string()
+            }
             Error::OutputClosed => return None,
         })
+    }
+}
+
+fn of(pid: &u32) -> String {
+    match pid {
+        0 => String::new(),
+        pid => format!(" (pid {pid})"),
     }
 }
 

@@ -293,7 +293,13 @@ impl Triggers {
         }
         if self.awaited.len() < MOST_AWAITED && !self.ended.contains(&e.pid) {
             let until = e.end + patience;
-            self.awaited.insert(key, Awaited { start: e.start, until });
+            self.awaited.insert(
+                key,
+                Awaited {
+                    start: e.start,
+                    until,
+                },
+            );
         }
     }
 
@@ -352,11 +358,19 @@ impl Triggers {
             while let Some((start, end)) = device.next_gap(horizon) {
                 if !std::mem::take(&mut device.told) {
                     let end = Some(end);
-                    fired.push(Fired { trigger, start, end, who });
+                    fired.push(Fired {
+                        trigger,
+                        start,
+                        end,
+                        who,
+                    });
                 }
             }
             let is_used = |pid: &Pid| !self.ended.contains(pid) && !self.silent.contains_key(pid);
-            let is_sure = device.users.iter().all(|pid| !self.silent.contains_key(pid))
+            let is_sure = device
+                .users
+                .iter()
+                .all(|pid| !self.silent.contains_key(pid))
                 && device.users.iter().any(is_used);
             let last = device.by_start.last_key_value().map(|(_, &end)| end);
             let alone = device.by_start.len() == 1;
@@ -364,7 +378,12 @@ impl Triggers {
                 let still = start.0.saturating_add(gap.0).saturating_add(PATIENCE.0);
                 if horizon.0 > still {
                     device.told = true;
-                    fired.push(Fired { trigger, start, end: None, who });
+                    fired.push(Fired {
+                        trigger,
+                        start,
+                        end: None,
+                        who,
+                    });
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The sources: what the kernel, the shim and /proc say, as they say it.
 
+pub mod background;
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
@@ -7,6 +8,7 @@ pub mod driver;
 pub mod elf;
 pub mod inject;
 pub mod maps;
+pub mod passing;
 pub mod process;
 pub mod python;
 pub mod shim_file;

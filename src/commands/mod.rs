@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod flame;
+pub mod flight;
 pub mod record;
+mod recorder;
 pub mod report;
 pub mod shim;
 mod subject;
@@ -20,13 +22,13 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
-        Action::Sched(_)
-        | Action::Syscalls(_)
-        | Action::Export(_)
-        | Action::Start(_)
-        | Action::Stat(_)
-        | Action::Snapshot(_)
-        | Action::Stop(_) => anyhow::bail!("under construction"),
+        Action::Sched(_) | Action::Syscalls(_) | Action::Export(_) => {
+            anyhow::bail!("under construction")
+        }
+        Action::Start(options) => flight::start(options),
+        Action::Stat(options) => flight::stat(options),
+        Action::Snapshot(options) => flight::snapshot(options),
+        Action::Stop(options) => flight::stop(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }

@@ -38,7 +38,7 @@ use super::state::State;
 use super::trim::{self, Range, Source};
 use super::writer::Stats;
 use super::{StoreError, Writer};
-use crate::event::{CorrelationId, Event, Pid};
+use crate::event::{CallStackId, CorrelationId, Event, FrameId, NameId, Pid, StackId};
 use crate::units::{Bytes, Nanos};
 
 /// Of all memory, chunks are so small a part that what goes at once is no great loss.
@@ -60,10 +60,10 @@ struct Chunk {
     header: ChunkHeader,
     payload: Box<[u8]>,
     /// What its events mention, so that it need not be decoded to know.
-    names: Box<[crate::event::NameId]>,
-    stacks: Box<[crate::event::StackId]>,
-    call_stacks: Box<[crate::event::CallStackId]>,
-    frames: Box<[crate::event::FrameId]>,
+    names: Box<[NameId]>,
+    stacks: Box<[StackId]>,
+    call_stacks: Box<[CallStackId]>,
+    frames: Box<[FrameId]>,
     /// The lowest number of an operation, by process: the launches of earlier ones are not missed.
     operations: Box<[(Pid, CorrelationId)]>,
     defines: bool,
@@ -120,8 +120,7 @@ impl Open {
             return Ok(None);
         }
         let (records, span) = (self.events.records(), self.events.span());
-        let (header, bytes) =
-            packer.pack(ChunkKind::Events, self.events.bytes(), records, span)?;
+        let (header, bytes) = packer.pack(ChunkKind::Events, self.events.bytes(), records, span)?;
         let chunk = Chunk {
             payload: bytes[size_of::<ChunkHeader>()..].into(),
             header,
@@ -316,7 +315,10 @@ impl Memory {
     pub fn age(&mut self, now: Nanos) -> io::Result<()> {
         let oldest = now.saturating_sub(self.window);
         while self.chunks.len() > 1
-            && self.chunks.front().is_some_and(|chunk| chunk.last() < oldest)
+            && self
+                .chunks
+                .front()
+                .is_some_and(|chunk| chunk.last() < oldest)
         {
             self.drop_oldest(now)?;
         }
@@ -332,16 +334,19 @@ impl Memory {
     }
 
     /// Many definitions have come together since they were last sorted out. Whoever gives ids is to forget
-    /// them all now, so that those which come again are defined again, and then call [`Memory::tidy`].
+    /// them now, so that what comes again is defined again, and then call [`Memory::tidy`].
     pub fn is_littered(&self) -> bool {
         self.past.bytes > (2 * self.past.sorted_out).max(self.most.0 / SHARE)
     }
 
-    /// Drops the definitions that nothing in memory mentions.
-    pub fn tidy(&mut self) -> io::Result<()> {
+    /// Drops the definitions that nothing in memory mentions, apart from those of `names`.
+    pub fn tidy(&mut self, names: HashSet<NameId>) -> io::Result<()> {
         self.close()?;
         self.past.close(&mut self.packer)?;
-        let mut used = Used::default();
+        let mut used = Used {
+            names,
+            ..Used::default()
+        };
         for chunk in &self.chunks {
             chunk.mention(&mut used);
         }

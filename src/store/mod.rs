@@ -58,7 +58,7 @@ pub(crate) mod tests;
 
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;
-pub use flight::{Held, Memory};
+pub use flight::{Fill, Held, Memory};
 pub use reader::Reader;
 pub use trim::trim;
-pub use writer::{Stats, Writer};
+pub use writer::{create_file, Stats, Writer};

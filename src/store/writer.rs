@@ -56,7 +56,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates or replaces the file at `path`, readable by its owner only: it tells much about the machine.
+    /// Creates or replaces the file at `path`.
     pub fn create(path: &Path, meta: &Meta) -> Result<Writer, StoreError> {
         let file = create_file(path)?;
         Writer::new(file, path, meta)
@@ -228,8 +228,9 @@ impl Writer {
     }
 }
 
-/// A new file, or one that was there and is empty from now on.
-pub(super) fn create_file(path: &Path) -> Result<File, StoreError> {
+/// A new file for a recording, or one that was there and is empty from now on. Readable by its owner only: it
+/// tells much about the machine.
+pub fn create_file(path: &Path) -> Result<File, StoreError> {
     OpenOptions::new()
         .write(true)
         .create(true)
