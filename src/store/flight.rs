@@ -533,3 +533,6 @@ impl Source for HeldSource<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
