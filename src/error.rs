@@ -143,8 +143,9 @@ pub enum Error {
     #[error("user {uid} holds the address of the flight recorder '{name}'{}", of(.pid))]
     AddressTaken { name: String, pid: u32, uid: u32 },
 
+    /// `stop` is also asked to clean up.
     #[error("no flight recorder called '{name}' is running")]
-    NoRecorder { name: String },
+    NoRecorder { name: String, to_stop: bool },
 
     /// Whoever read our output went away, as `head` does. Ends quietly.
     #[error("the output was closed")]
@@ -247,6 +248,9 @@ impl Error {
                 "end it with `gdiag stop`, or give the new one a --name of its own".to_string()
             }
             Error::AddressTaken { .. } => "give another --name".to_string(),
+            Error::NoRecorder { to_stop: true, .. } => {
+                "nothing is left to clean up: one that was killed leaves no socket, file, BPF program or map".to_string()
+            }
             Error::NoRecorder { .. } => {
                 "start one with `gdiag start`; one of another user or network namespace is not seen from here".to_string()
             }

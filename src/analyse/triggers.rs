@@ -192,7 +192,8 @@ impl Triggers {
             }
             Event::Exit(e) => {
                 self.targets.remove(&e.tid);
-                if e.tid.0 == e.pid.0 && self.gap.is_some() {
+                let uses_gpu = || self.devices.iter().any(|gpu| gpu.users.contains(&e.pid));
+                if e.tid.0 == e.pid.0 && uses_gpu() {
                     self.ended.insert(e.pid);
                     self.awaited.retain(|(pid, _), _| *pid != e.pid);
                     self.silent.remove(&e.pid);
@@ -392,3 +393,6 @@ impl Triggers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

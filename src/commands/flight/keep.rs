@@ -122,6 +122,8 @@ pub(super) struct Keeper {
     number: u32,
     /// Snapshots that nobody asked for.
     unasked: u32,
+    /// That there will be no more of them.
+    said_enough: bool,
     pub(super) written: u32,
     history: VecDeque<Moment>,
     server: Option<(Server, String)>,
@@ -162,6 +164,7 @@ impl Keeper {
             writing: None,
             number: 0,
             unasked: 0,
+            said_enough: false,
             written: 0,
             history: VecDeque::new(),
             server,
@@ -417,14 +420,12 @@ impl Keeper {
                 let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
                 let size = Bytes(written.bytes);
                 self.say(format!("{why}: {took} in {} ({size})", path.display()));
-                if self.unasked >= self.options.snapshots && self.due.is_none() {
+                let is_last = self.unasked >= self.options.snapshots && self.due.is_none();
+                if is_last && !std::mem::replace(&mut self.said_enough, true) {
                     let most = Count(self.options.snapshots.into());
                     self.say(format!(
-                        "that was snapshot {most} of {most}: no more are written, unless asked for (--snapshots)"
+                        "that was {most} of {most} snapshots: from now on only those that are asked for (--snapshots)"
                     ));
-                    // Once.
-                    self.unasked = u32::MAX;
-                    self.options.snapshots = u32::MAX - 1;
                 }
             }
             (Goal::File { path, why }, Err(text)) => {

@@ -167,7 +167,7 @@ fn in_background(name: &str, options: &RecordOptions, starter: &mut Option<Start
 
 /// `gdiag stat`.
 pub fn stat(options: &StatOptions) -> Result<u8> {
-    let mut client = connect(&options.name)?;
+    let mut client = connect(&options.name, false)?;
     let Answer::Stat(status) = client.ask(&Ask::Stat, None)? else {
         bail!("the flight recorder is of another gdiag");
     };
@@ -254,7 +254,7 @@ fn text(status: &Status) -> String {
 
 /// `gdiag snapshot`.
 pub fn snapshot(options: &SnapshotOptions) -> Result<u8> {
-    let mut client = connect(&options.name)?;
+    let mut client = connect(&options.name, false)?;
     // Here, with the rights and from the directory of whoever asks.
     set_aside(&options.output)?;
     let file = create_file(&options.output)?;
@@ -272,7 +272,7 @@ pub fn snapshot(options: &SnapshotOptions) -> Result<u8> {
 
 /// `gdiag stop`.
 pub fn stop(options: &StopOptions) -> Result<u8> {
-    let mut client = connect(&options.name)?;
+    let mut client = connect(&options.name, true)?;
     let file = match &options.output {
         Some(path) => {
             set_aside(path)?;
@@ -320,9 +320,10 @@ fn tell(command: &str, path: &Path, written: &Written) {
     );
 }
 
-fn connect(name: &str) -> Result<Client> {
+fn connect(name: &str, to_stop: bool) -> Result<Client> {
     let client = Client::connect(name)?;
     Ok(client.ok_or_else(|| Error::NoRecorder {
         name: name.to_string(),
+        to_stop,
     })?)
 }
