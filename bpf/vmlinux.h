@@ -75,7 +75,11 @@ struct pt_regs {
 	unsigned long ip;
 	unsigned long cs;
 	unsigned long sp;
+	unsigned long r8;
+	unsigned long r9;
+	unsigned long r10;
 	/* arm64 */
+	u64 orig_x0;
 	unsigned long regs[31];
 	int syscallno;
 };
@@ -109,7 +113,20 @@ struct inode {
 	unsigned long i_ino;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
 struct file {
+	struct path f_path;
 	struct inode *f_inode;
 };
 
@@ -147,7 +164,13 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct thread_info {
+	unsigned long flags;
+	u32 status; /* x86 */
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;

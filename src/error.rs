@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::event::Pid;
+use crate::event::{Pid, Tid};
 use crate::store::StoreError;
 
 /// Exit statuses of gdiag, as promised to scripts.
@@ -51,6 +51,13 @@ pub enum Error {
 
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
+
+    #[error("no thread has tid {0}")]
+    NoSuchThread(Tid),
+
+    /// The message says which, and what may have been meant.
+    #[error("{0}")]
+    NoSuchCall(String),
 
     #[error("{tid} is a thread of process {pid}, not a process")]
     IsThread { tid: Pid, pid: Pid },
@@ -156,7 +163,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
-            Error::PictureToTerminal => status::USAGE,
+            Error::PictureToTerminal | Error::NoSuchCall(_) => status::USAGE,
             Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
@@ -166,6 +173,7 @@ impl Error {
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
             Error::NoSuchProcess(_)
+            | Error::NoSuchThread(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
             | Error::HasEnded { .. }
@@ -200,6 +208,8 @@ impl Error {
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
+            Error::NoSuchThread(tid) => format!("`ps -L -q {tid}` shows whether it is still there"),
+            Error::NoSuchCall(_) => "`man 2 syscalls` lists them; * stands for anything".to_string(),
             Error::IsThread { pid, .. } => format!("give the whole process: -p {pid}"),
             Error::WrongPidNamespace { here, .. } => format!("use the pid it has here: -p {}", join(here, " or -p ")),
             Error::HasEnded { .. } => "look at it while it runs, or let gdiag start it: -- CMD".to_string(),

@@ -28,6 +28,7 @@ pub mod sched;
 mod series;
 pub mod stacks;
 mod sums;
+pub mod syscalls;
 mod tables;
 #[cfg(test)]
 mod tests;

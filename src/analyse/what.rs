@@ -240,7 +240,7 @@ pub(super) fn thread_ref(t: &Timeline, who: Who) -> ThreadRef {
     }
 }
 
-fn softirq_name(n: u16) -> String {
+pub(super) fn softirq_name(n: u16) -> String {
     const NAMES: [&str; 10] = [
         "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER",
         "RCU",
@@ -250,7 +250,7 @@ fn softirq_name(n: u16) -> String {
         .map_or_else(|| n.to_string(), |&name| name.to_string())
 }
 
-fn irq_name(t: &Timeline, n: u16) -> String {
+pub(super) fn irq_name(t: &Timeline, n: u16) -> String {
     t.names()
         .irq(n)
         .map_or_else(|| n.to_string(), str::to_string)

@@ -22,7 +22,7 @@ use libbpf_rs::{
 };
 
 use crate::collect::cgroup::Cgroup;
-use crate::collect::{clock, process, stacks, wire};
+use crate::collect::{clock, process, stacks, syscalls, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
@@ -56,6 +56,18 @@ const MOST_LOOKS: u32 = 5;
 /// Tracepoints without which there is nothing to tell.
 const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
 
+/// Tracepoints that tell who the targets are.
+const IDENTITY: [&str; 5] = [
+    "task_newtask",
+    "task_rename",
+    "sched_process_exec",
+    "sched_process_exit",
+    "cgroup_attach_task",
+];
+
+/// A record comes at most so long after the time it tells: no program is interrupted for longer.
+const LATE: Nanos = Nanos::from_millis(1);
+
 /// What the kernel side should look at.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -67,8 +79,13 @@ pub struct Plan {
     pub cgroups: Vec<Cgroup>,
     /// Processes that are no target though they are in one of the cgroups, or started by a target.
     pub strangers: Vec<u32>,
+    /// Who runs, waits and wakes is recorded. Else only who the targets are, which costs nothing but
+    /// when one begins, ends or changes its name.
+    pub scheduling: bool,
     /// Waits at least this long are sent with their kernel stack.
     pub wait_threshold: Nanos,
+    /// Each system call is recorded. That is the work of [`syscalls`].
+    pub syscalls: Option<syscalls::Plan>,
     /// Which user stacks to take. They are the work of [`stacks`]; here it is only noted who was off
     /// the CPU for long.
     pub stacks: Option<stacks::Plan>,
@@ -101,6 +118,7 @@ pub struct Bpf {
     rings: RingBuffer<'static>,
     /// Possible CPUs; which of them are online may change at any time.
     cpus: u32,
+    scheduling: bool,
     seen_losses: Vec<types::cpu_losses>,
     last_read: Nanos,
     /// When the oldest event happened that can be lost and not have been told of.
@@ -202,6 +220,7 @@ impl Bpf {
             joined: 0,
             rings,
             cpus: u32::try_from(possible)?,
+            scheduling: plan.scheduling,
             seen_losses,
             last_read: start,
             loss_from: start,
@@ -238,7 +257,9 @@ impl Bpf {
             self.mark_targets()?;
         }
         let now = clock::monotonic();
-        for cpu in 0..self.cpus {
+        // Without switches and wakeups there are no chunks.
+        let chunks = if self.scheduling { self.cpus } else { 0 };
+        for cpu in 0..chunks {
             let input = ProgramInput {
                 cpu,
                 flags: libbpf_rs::libbpf_sys::BPF_F_TEST_RUN_ON_CPU,
@@ -252,7 +273,11 @@ impl Bpf {
             .consume()
             .context("cannot read the ring buffers")?;
         self.last_read = now;
-        Ok(now)
+        Ok(if self.scheduling {
+            now
+        } else {
+            now.saturating_sub(LATE)
+        })
     }
 
     /// What was lost since the last call. What is in a chunk that is lost can be as old as the read
@@ -276,6 +301,12 @@ impl Bpf {
         }
         self.seen_losses = current;
         Ok(lost)
+    }
+
+    /// gdiag's own process, as the kernel numbers it.
+    pub(super) fn own_tgid(&self) -> i32 {
+        let bss = self.skel.maps.bss_data.as_deref();
+        bss.map_or(0, |bss| bss.own_tgid)
     }
 
     /// Threads that woke a target and were not followed, because too many are already.
@@ -326,7 +357,7 @@ impl Bpf {
     }
 }
 
-fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
+pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
     match e.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
             what: "load the BPF programs".to_string(),
@@ -381,24 +412,29 @@ fn choose_programs(
             prog.set_autoattach(false);
             continue;
         };
-        if name == "cgroup_attach_task" && plan.cgroups.is_empty() {
+        let is_idle = name == "cgroup_attach_task" && plan.cgroups.is_empty();
+        if is_idle || !plan.scheduling && !IDENTITY.contains(&name) {
             prog.set_autoload(false);
             continue;
         }
         if tracepoint_args(vmlinux, name).is_none() {
             if REQUIRED.contains(&name) {
-                return Err(Error::KernelTooOld {
-                    needs: format!("BTF for the tracepoint {name}"),
-                    since: OLDEST_KERNEL,
-                    found: kernel_release(),
-                }
-                .into());
+                return Err(without_tracepoint(name).into());
             }
             prog.set_autoload(false);
             missing.push(format!("tracepoint {name}"));
         }
     }
     Ok(missing)
+}
+
+/// The kernel has no such tracepoint, and that will not do.
+pub(super) fn without_tracepoint(name: &str) -> Error {
+    Error::KernelTooOld {
+        needs: format!("BTF for the tracepoint {name}"),
+        since: OLDEST_KERNEL,
+        found: kernel_release(),
+    }
 }
 
 /// Number of arguments of a tracepoint's BTF type, the context pointer included.

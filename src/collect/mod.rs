@@ -15,6 +15,7 @@ pub mod shim_file;
 pub mod shims;
 pub mod sock_diag;
 pub mod stacks;
+pub mod syscalls;
 pub mod tables;
 pub mod target;
 pub(crate) mod wire;

@@ -6,10 +6,14 @@ pub mod flight;
 pub mod record;
 mod recorder;
 pub mod report;
+pub mod sched;
 pub mod shim;
 mod subject;
+pub mod syscalls;
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -22,9 +26,9 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
-        Action::Sched(_) | Action::Syscalls(_) | Action::Export(_) => {
-            anyhow::bail!("under construction")
-        }
+        Action::Sched(options) => sched::run(options),
+        Action::Syscalls(options) => syscalls::run(options),
+        Action::Export(_) => anyhow::bail!("under construction"),
         Action::Start(options) => flight::start(options),
         Action::Stat(options) => flight::stat(options),
         Action::Snapshot(options) => flight::snapshot(options),
@@ -39,6 +43,21 @@ pub(crate) fn to_stdout(
     write: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>,
 ) -> anyhow::Result<()> {
     deliver(io::stdout().lock(), write)
+}
+
+/// Writes results to this file, or to stdout as [`to_stdout`] does.
+pub(crate) fn to_output(
+    output: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    match output {
+        None => to_stdout(|out| write(out)),
+        Some(path) => {
+            let what = || format!("cannot write '{}'", path.display());
+            let file = File::create(path).with_context(what)?;
+            buffered(file, |out| write(out)).with_context(what)
+        }
+    }
 }
 
 /// Writes all of it, in big pieces.

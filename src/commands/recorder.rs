@@ -11,7 +11,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use super::subject::{End, Subject, Woken};
 use crate::cli::{RecordOptions, Target, Trigger};
 use crate::collect::bpf::Plan;
-use crate::collect::{clock, process, shim_file, shims, stacks};
+use crate::collect::{clock, process, shim_file, shims, stacks, syscalls};
 use crate::error::{status, Error};
 use crate::event::{Event, Pid, ShimState};
 use crate::pipeline::{Seen, Session};
@@ -74,7 +74,12 @@ impl<'a> Recorder<'a> {
             targets: subject.targets(),
             cgroups: subject.cgroups().to_vec(),
             strangers: subject.strangers(),
+            scheduling: true,
             wait_threshold: wait_threshold(options),
+            syscalls: options.syscalls.then(|| syscalls::Plan {
+                from_exec: options.target == Target::Command,
+                ..syscalls::Plan::bare()
+            }),
             stacks: options.stacks.map(|stacks| stacks::Plan {
                 frequency: stacks.frequency,
                 launch_one_in: stacks.launch_one_in.unwrap_or(0),
@@ -401,6 +406,7 @@ fn meta(
         start_unix_ns: now.real.0,
         wait_threshold_ns: plan.wait_threshold.0,
         syscalls: options.syscalls,
+        syscalls: session.records_syscalls(),
         missing_probes: session.missing_probes().to_vec(),
     })
 }

@@ -5,3 +5,4 @@ pub mod gpu;
 pub mod python;
 pub mod sched;
 pub mod stacks;
+pub mod syscalls;

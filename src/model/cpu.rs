@@ -117,6 +117,29 @@ impl CpuLog {
         switches > Some(1)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.irqs.is_empty()
+    }
+
+    /// Recorded switches in `[from, to)`.
+    pub fn switches(&self, from: Nanos, to: Nanos) -> u64 {
+        let before = |t| self.changes.partition_point(|c| c.ts < t);
+        before(to).saturating_sub(before(from)) as u64
+    }
+
+    /// Time in recorded interrupts during `[from, to)`; one inside of another counts once.
+    pub fn irq_time(&self, from: Nanos, to: Nanos) -> Nanos {
+        let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
+        let first = self.irqs.partition_point(|i| i.start < reach);
+        let (mut total, mut at) = (Nanos::ZERO, from);
+        for irq in self.irqs[first..].iter().take_while(|i| i.start < to) {
+            let end = Nanos(irq.start.0.saturating_add(u64::from(irq.dur))).min(to);
+            total += end.saturating_sub(irq.start.max(at));
+            at = at.max(end);
+        }
+        total
+    }
+
     /// Interrupts of `tid` on this CPU that overlap `[from, to)`, cut to it, by start.
     pub fn irqs(&self, tid: Tid, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
         let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
@@ -217,6 +240,8 @@ mod tests {
             });
         }
         log.finish();
+        assert_eq!(log.irq_time(Nanos(0), Nanos(100)), Nanos(25));
+        assert_eq!(log.irq_time(Nanos(20), Nanos(52)), Nanos(12));
         let got: Vec<_> = log
             .irqs(Tid(1), Nanos(20), Nanos(52))
             .map(|i| (i.start.0, i.end.0))

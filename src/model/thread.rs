@@ -37,6 +37,8 @@ pub struct Identity {
     /// The thread that made it, when that was seen.
     pub made_by: Option<Tid>,
     pub cgroup: u64,
+    /// Kernel priority: below 100 is real time.
+    pub prio: u32,
     pub target: bool,
     pub kthread: bool,
 }
@@ -177,6 +179,7 @@ impl Thread {
                 }
             },
             cgroup: task.cgroup,
+            prio: task.prio,
             target: task.target,
             kthread: task.kthread,
         });
@@ -373,6 +376,11 @@ impl Thread {
         let first = self.cpu_waits.partition_point(|w| w.end <= from);
         let overlapping = self.cpu_waits[first..].iter();
         overlapping.take_while(|w| w.start < to).last()
+    }
+
+    /// How many CPUs it might run on when it last had waited long for one.
+    pub fn allowed_cpus(&self) -> Option<u16> {
+        self.cpu_waits.last().map(|w| w.allowed)
     }
 
     /// For most of the time that it waited for one of too few CPUs, others that it may not use were idle.

@@ -3,12 +3,14 @@
 
 mod driver;
 mod endpoints;
+mod files;
 mod injections;
 mod objects;
 mod owners;
 mod pythons;
 mod resolver;
 mod stacks;
+pub mod syscalls;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -24,6 +26,7 @@ use crate::collect::bpf::{Bpf, Plan};
 use crate::collect::inject::Injected;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::stacks::Costs;
+use crate::collect::syscalls::Syscalls;
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
@@ -53,6 +56,8 @@ const WARNINGS: usize = 20;
 #[derive(Debug)]
 pub struct Session {
     bpf: Bpf,
+    /// Only there, it makes them be recorded.
+    syscalls: Option<Syscalls>,
     /// What the kernel side sent and nobody took yet.
     batch: Rc<RefCell<Batch>>,
     shims: Shims,
@@ -120,8 +125,19 @@ impl Session {
             }
             missing.extend_from_slice(lookup.user.missing());
         }
+        let syscalls = match &plan.syscalls {
+            Some(calls) => match Syscalls::start(calls, &bpf) {
+                Ok(syscalls) => Some(syscalls),
+                Err(e) => {
+                    missing.push(format!("system calls ({e:#})"));
+                    None
+                }
+            },
+            None => None,
+        };
         let mut session = Session {
             bpf,
+            syscalls,
             batch,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
@@ -163,6 +179,10 @@ impl Session {
     /// Whether anything of the target still runs, as far as has been read.
     pub fn targets_alive(&self) -> bool {
         !self.alive.is_empty()
+    }
+
+    pub fn records_syscalls(&self) -> bool {
+        self.syscalls.is_some()
     }
 
     /// What this kernel cannot tell.

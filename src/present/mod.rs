@@ -8,7 +8,9 @@ pub mod flame;
 pub mod json;
 pub mod page;
 pub mod report;
+pub mod sched;
 pub mod style;
+pub mod syscalls;
 pub mod table;
 pub mod text;
 
