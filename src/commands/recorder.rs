@@ -405,7 +405,6 @@ fn meta(
         start_mono_ns: now.mono.0,
         start_unix_ns: now.real.0,
         wait_threshold_ns: plan.wait_threshold.0,
-        syscalls: options.syscalls,
         syscalls: session.records_syscalls(),
         missing_probes: session.missing_probes().to_vec(),
     })

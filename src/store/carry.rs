@@ -13,14 +13,21 @@ use crate::event::{
 };
 use crate::units::Nanos;
 
+/// A thread that has not ended, and what it does since when.
+#[derive(Clone, Debug)]
+struct Thread {
+    task: Task,
+    since: Nanos,
+    state: TaskState,
+    syscall: Option<u16>,
+}
+
 /// What was so when the part begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
-    tasks: BTreeMap<Tid, Task>,
-    /// What the threads of `tasks` do, since when.
-    states: HashMap<Tid, (Nanos, TaskState, Option<u16>)>,
-    /// Threads of `tasks` in each process.
-    threads: HashMap<Pid, usize>,
+    threads: HashMap<Tid, Thread>,
+    /// How many of `threads` each process has.
+    alive: HashMap<Pid, usize>,
     /// Facts that hold all the time, whenever they were found out.
     processes: BTreeMap<Pid, Process>,
     devices: BTreeMap<(Pid, DeviceId), Device>,
@@ -53,9 +60,12 @@ impl Before {
                 self.state(e.next, e.ts, TaskState::Running, None);
             }
             Event::Waking(e) => {
-                let asleep = self.states.get(&e.wakee).map(|s| s.1);
-                if let Some(TaskState::Off(_)) = asleep {
-                    self.state(e.wakee, e.ts, TaskState::Runnable, None);
+                if let Some(thread) = self.threads.get_mut(&e.wakee) {
+                    let sleeps = matches!(thread.state, TaskState::Off(_));
+                    if sleeps && thread.since <= e.ts {
+                        thread.since = e.ts;
+                        (thread.state, thread.syscall) = (TaskState::Runnable, None);
+                    }
                 }
             }
             Event::Shim(e) => {
@@ -84,50 +94,63 @@ impl Before {
     }
 
     fn task(&mut self, e: &Task) {
-        match self.tasks.get(&e.tid) {
-            Some(last) if last.ts > e.ts => return,
-            Some(last) if last.pid == e.pid => {}
-            Some(last) => {
-                let pid = last.pid;
-                self.ended(pid);
-                *self.threads.entry(e.pid).or_default() += 1;
-            }
-            None => *self.threads.entry(e.pid).or_default() += 1,
+        let new = Thread {
+            task: e.clone(),
+            since: e.ts,
+            state: match e.reason {
+                TaskReason::New { .. } => TaskState::Runnable,
+                TaskReason::Seen | TaskReason::Followed | TaskReason::Exec | TaskReason::Rename => {
+                    e.state
+                }
+            },
+            syscall: e.syscall,
+        };
+        let Some(known) = self.threads.get_mut(&e.tid) else {
+            self.threads.insert(e.tid, new);
+            *self.alive.entry(e.pid).or_default() += 1;
+            return;
+        };
+        if known.task.ts > e.ts {
+            return;
         }
-        self.tasks.insert(e.tid, e.clone());
-        match e.reason {
-            TaskReason::Seen | TaskReason::Followed => {
-                self.state(e.tid, e.ts, e.state, e.syscall);
-            }
-            TaskReason::New { .. } => self.state(e.tid, e.ts, TaskState::Runnable, e.syscall),
-            // It goes on with what it did, when that is known.
-            TaskReason::Exec | TaskReason::Rename => {
-                let now = (e.ts, e.state, e.syscall);
-                self.states.entry(e.tid).or_insert(now);
-            }
+        let pid = std::mem::replace(&mut known.task, new.task).pid;
+        // By any other reason it goes on with what it did.
+        let tells = match e.reason {
+            TaskReason::Seen | TaskReason::Followed | TaskReason::New { .. } => true,
+            TaskReason::Exec | TaskReason::Rename => false,
+        };
+        if tells && known.since <= e.ts {
+            (known.since, known.state, known.syscall) = (new.since, new.state, new.syscall);
+        }
+        if pid != e.pid {
+            *self.alive.entry(e.pid).or_default() += 1;
+            self.ended(pid);
         }
     }
 
     fn exit(&mut self, e: &Exit) {
         // The id may have been given to a new thread after that.
-        if self.tasks.get(&e.tid).is_none_or(|task| task.ts > e.ts) {
+        if self
+            .threads
+            .get(&e.tid)
+            .is_none_or(|thread| thread.task.ts > e.ts)
+        {
             return;
         }
-        self.states.remove(&e.tid);
-        if let Some(task) = self.tasks.remove(&e.tid) {
-            self.ended(task.pid);
+        if let Some(thread) = self.threads.remove(&e.tid) {
+            self.ended(thread.task.pid);
         }
     }
 
     /// One thread less; with the last one, what was known of the process has no meaning any more.
     fn ended(&mut self, pid: Pid) {
-        let left = self.threads.get_mut(&pid);
+        let left = self.alive.get_mut(&pid);
         let Some(left) = left else { return };
         *left -= 1;
         if *left > 0 {
             return;
         }
-        self.threads.remove(&pid);
+        self.alive.remove(&pid);
         self.processes.remove(&pid);
         self.devices.retain(|(of, _), _| *of != pid);
         self.shims.remove(&pid);
@@ -136,31 +159,30 @@ impl Before {
 
     /// Of a thread that nobody has named yet, nothing is kept.
     fn state(&mut self, tid: Tid, ts: Nanos, state: TaskState, syscall: Option<u16>) {
-        if !self.tasks.contains_key(&tid) {
-            return;
-        }
-        let last = self.states.entry(tid).or_insert((ts, state, syscall));
-        if last.0 <= ts {
-            *last = (ts, state, syscall);
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            if thread.since <= ts {
+                (thread.since, thread.state, thread.syscall) = (ts, state, syscall);
+            }
         }
     }
 
     /// Threads that have not ended.
-    pub(super) fn threads(&self) -> u64 {
-        self.tasks.len() as u64
+    pub(super) fn thread_count(&self) -> u64 {
+        self.threads.len() as u64
     }
 
     /// What a recording that begins at `from` has to begin with.
     pub(super) fn events(self, from: Nanos) -> Vec<Event> {
-        let tasks = self.tasks.into_values().filter_map(|task| {
-            let &(_, state, syscall) = self.states.get(&task.tid)?;
-            Some(Event::Task(Task {
+        let mut threads: Vec<Thread> = self.threads.into_values().collect();
+        threads.sort_unstable_by_key(|thread| thread.task.tid);
+        let tasks = threads.into_iter().map(|thread| {
+            Event::Task(Task {
                 ts: from,
                 reason: TaskReason::Seen,
-                state,
-                syscall,
-                ..task
-            }))
+                state: thread.state,
+                syscall: thread.syscall,
+                ..thread.task
+            })
         });
         let processes = self.processes.into_values();
         let devices = self.devices.into_values();

@@ -195,7 +195,8 @@ struct Past {
 }
 
 impl Past {
-    fn take(&mut self, event: &Event) {
+    /// Takes over what is needed of an event that goes; `reach` is what reaches into the window.
+    fn take(&mut self, event: &Event, reach: &Range) {
         match event {
             Event::Define(_) => self.open.push(event),
             Event::ApiCall(_) => {
@@ -205,7 +206,7 @@ impl Past {
             _ => {
                 self.before.event(event, Nanos::MAX);
                 // Only those that last can.
-                if Range::new(self.until, Nanos::MAX).keeps(event) {
+                if reach.keeps(event) {
                     self.reaching.push_back(event.clone());
                 }
             }
@@ -246,7 +247,7 @@ impl Past {
 
     fn total(&self) -> u64 {
         let events = self.reaching.len() * size_of::<Event>();
-        self.bytes + events as u64 + self.before.threads() * THREAD
+        self.bytes + events as u64 + self.before.thread_count() * THREAD
     }
 }
 
@@ -440,8 +441,9 @@ impl Memory {
         let gone = Nanos(chunk.last().min(now).0.saturating_add(1));
         self.past.until = self.past.until.max(gone).max(self.start);
         let past = &mut self.past;
+        let reach = Range::new(past.until, Nanos::MAX);
         let _ = self.reader.each(&chunk, &mut |event| {
-            past.take(event);
+            past.take(event, &reach);
             ControlFlow::Continue(())
         });
         if self.past.open.events.bytes().len() >= TARGET_RAW_LEN {

@@ -121,7 +121,12 @@ fn only_one_has_a_name_and_none_is_status_3() {
             .unwrap();
         let (status, out, errors) = said(&output);
         assert_eq!((status, out.as_str()), (Some(3), ""), "{errors}");
-        assert!(errors.starts_with(&format!("gdiag: no flight recorder called '{name}' is running\n")), "{errors}");
+        assert!(
+            errors.starts_with(&format!(
+                "gdiag: no flight recorder called '{name}' is running\n"
+            )),
+            "{errors}"
+        );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -152,7 +157,10 @@ fn what_cannot_be_recorded_is_said_at_once() {
     let output = gdiag().args(["start", "-p", "4194304"]).output().unwrap();
     let (status, out, errors) = said(&output);
     assert_eq!((status, out.as_str()), (Some(1), ""));
-    assert!(errors.starts_with("gdiag: no process has pid 4194304\n"), "{errors}");
+    assert!(
+        errors.starts_with("gdiag: no process has pid 4194304\n"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -164,7 +172,9 @@ fn when_the_targets_have_ended_what_is_held_waits_to_be_asked_for() {
     let mut job = job(dir.path(), &LONG);
     let recorder = Recorder::start(&["-p", &job.pid().to_string()]);
     let objects = recorder.bpf_objects();
-    wait_until("it records", || recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000);
+    wait_until("it records", || {
+        recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000
+    });
     job.signal(Signal::SIGKILL);
     job.0.wait().unwrap();
     wait_until("it sees that", || recorder.stat().unwrap()["ended"] == true);
@@ -197,7 +207,9 @@ fn with_events_to_wait_for_the_end_of_the_targets_is_written_by_itself() {
         "-o",
         text(&file),
     ]);
-    wait_until("it records", || recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000);
+    wait_until("it records", || {
+        recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000
+    });
     job.signal(Signal::SIGKILL);
     job.0.wait().unwrap();
     wait_until("it ends", || recorder.is_gone());
@@ -212,13 +224,18 @@ fn a_killed_recorder_leaves_nothing_and_the_job_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), &LONG);
     let files = || {
-        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut names: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         names.sort();
         names
     };
     let before = files();
     let recorder = Recorder::start(&["-p", &job.pid().to_string()]);
-    wait_until("it records", || recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000);
+    wait_until("it records", || {
+        recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000
+    });
     let objects = recorder.bpf_objects();
     assert!(objects.is_subset(&kernel_objects()));
     send(recorder.pid, Signal::SIGKILL);
@@ -265,7 +282,10 @@ fn a_snapshot_that_finds_no_room_is_told_and_the_recorder_goes_on() {
     let recorder = Recorder::start(&["-p", &sleeper.pid().to_string()]);
     let (status, out, errors) = said(&recorder.ask("snapshot", &["-o", "/dev/full"]));
     assert_eq!((status, out.as_str()), (Some(1), ""));
-    assert!(errors.starts_with("gdiag: no snapshot in /dev/full: "), "{errors}");
+    assert!(
+        errors.starts_with("gdiag: no snapshot in /dev/full: "),
+        "{errors}"
+    );
     assert!(errors.contains("No space left"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     let dir = tempfile::tempdir().unwrap();
@@ -299,19 +319,28 @@ fn a_gap_is_written_once_with_its_cause() {
         "-o",
         text(&file),
     ]);
-    wait_until("it records", || recorder.stat().unwrap()["events"].as_u64().unwrap() > 5_000);
+    wait_until("it records", || {
+        recorder.stat().unwrap()["events"].as_u64().unwrap() > 5_000
+    });
     stop_for(&job, Duration::from_millis(1_000));
     let first = dir.path().join("gap.data.1");
-    wait_until("the gap is written", || recorder.stat().unwrap()["snapshots"] == 1);
+    wait_until("the gap is written", || {
+        recorder.stat().unwrap()["snapshots"] == 1
+    });
 
     let stat = recorder.stat().unwrap();
     assert_eq!(stat["triggers"][0]["fired"], 1, "{stat}");
     let message = stat["messages"][0].as_str().unwrap();
-    assert!(message.starts_with("gap of ") && message.contains(" on GPU 0 ended at +"), "{message}");
+    assert!(
+        message.starts_with("gap of ") && message.contains(" on GPU 0 ended at +"),
+        "{message}"
+    );
     assert!(message.contains(text(&first)), "{message}");
     let report = report(&first);
     let gaps = report["gpus"][0]["gaps"].as_array().unwrap();
-    let length = |gap: &serde_json::Value| gap["end_ns"].as_u64().unwrap() - gap["start_ns"].as_u64().unwrap();
+    let length = |gap: &serde_json::Value| {
+        gap["end_ns"].as_u64().unwrap() - gap["start_ns"].as_u64().unwrap()
+    };
     let longest = gaps.iter().max_by_key(|gap| length(gap)).unwrap();
     assert!(length(longest) > 700_000_000, "{longest}");
     let stopped: u64 = longest["parts"]
@@ -323,7 +352,8 @@ fn a_gap_is_written_once_with_its_cause() {
         .sum();
     assert!(stopped > 700_000_000, "{longest}");
     // And after it, what --after asks for.
-    let after = report["recording"]["end_ns"].as_u64().unwrap() - longest["end_ns"].as_u64().unwrap();
+    let after =
+        report["recording"]["end_ns"].as_u64().unwrap() - longest["end_ns"].as_u64().unwrap();
     assert!(after >= 1_000_000_000, "{after}");
     assert!(!dir.path().join("gap.data.2").exists());
 }
@@ -352,7 +382,10 @@ fn record_writes_around_usr2_and_nothing_without() {
     // It says so when the kernel side runs: from then on signals are its own.
     wait_until("signals are blocked", || {
         let status = fs::read_to_string(format!("/proc/{}/status", asked.pid())).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"))
+            .unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (Signal::SIGUSR2 as u64 - 1) != 0
     });
     asked.signal(Signal::SIGUSR2);
@@ -363,10 +396,23 @@ fn record_writes_around_usr2_and_nothing_without() {
     report(&dir.path().join("x.data.1"));
     assert!(!dir.path().join("x.data").exists());
 
-    let arguments = ["-p", &pid, "--snapshot-on", "gap>1s", "-d", "1s", "-o", "y.data"];
+    let arguments = [
+        "-p",
+        &pid,
+        "--snapshot-on",
+        "gap>1s",
+        "-d",
+        "1s",
+        "-o",
+        "y.data",
+    ];
     let mut quiet = record(dir.path(), &arguments);
     assert_eq!(quiet.0.wait().unwrap().code(), Some(0));
-    assert!(said().contains("none of the events of --snapshot-on happened"), "{}", said());
+    assert!(
+        said().contains("none of the events of --snapshot-on happened"),
+        "{}",
+        said()
+    );
     assert!(!dir.path().join("y.data.1").exists());
 }
 
@@ -378,7 +424,13 @@ fn a_thread_that_others_keep_from_its_cpu_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let spin = |name: &str| {
         let mut command = Command::new("taskset");
-        command.args(["-c", "0", "sh", "-c", &format!("while :; do :; done # {name}")]);
+        command.args([
+            "-c",
+            "0",
+            "sh",
+            "-c",
+            &format!("while :; do :; done # {name}"),
+        ]);
         Process::start(&mut command)
     };
     let target = spin("target");
@@ -400,13 +452,18 @@ fn a_thread_that_others_keep_from_its_cpu_is_written() {
     let hogs: Vec<Process> = (0..4).map(|_| spin("hog")).collect();
     let said = || fs::read_to_string(dir.path().join("said")).unwrap();
     wait_until("it is written", || said().contains("q.data.1"));
-    wait_until("it says that there will be no more", || said().contains("1 of 1 snapshots"));
+    wait_until("it says that there will be no more", || {
+        said().contains("1 of 1 snapshots")
+    });
     drop(hogs);
     recorder.signal(Signal::SIGTERM);
     assert_eq!(recorder.0.wait().unwrap().code(), Some(0));
     let line = said();
     let line = line.lines().find(|line| line.contains("q.data.1")).unwrap();
-    assert!(line.starts_with(&format!("gdiag: thread {} waited ", target.pid())), "{line}");
+    assert!(
+        line.starts_with(&format!("gdiag: thread {} waited ", target.pid())),
+        "{line}"
+    );
     assert!(!dir.path().join("q.data.2").exists());
     let mut waits = 0;
     Reader::open(&dir.path().join("q.data.1"))
@@ -458,10 +515,15 @@ fn nothing_that_is_sent_to_it_keeps_it_from_recording() {
     }
     // A snapshot without a file.
     let mut fileless = connect();
-    fileless.write_all(b"{\"gdiag\":1,\"ask\":\"snapshot\",\"last_ns\":null}\n").unwrap();
+    fileless
+        .write_all(b"{\"gdiag\":1,\"ask\":\"snapshot\",\"last_ns\":null}\n")
+        .unwrap();
     let mut answer = String::new();
     let _ = fileless.read_to_string(&mut answer);
-    assert!(answer.is_empty() || answer.contains("open file"), "{answer}");
+    assert!(
+        answer.is_empty() || answer.contains("open file"),
+        "{answer}"
+    );
 
     let first = recorder.stat().unwrap();
     wait_until("it records on", || {
@@ -481,7 +543,9 @@ fn a_recorder_that_is_killed_while_it_writes_leaves_no_file_that_looks_whole() {
     let job = job(dir.path(), &LONG);
     for round in 0..6 {
         let recorder = Recorder::start(&["-p", &job.pid().to_string()]);
-        wait_until("it records", || recorder.stat().unwrap()["events"].as_u64().unwrap() > 2_000);
+        wait_until("it records", || {
+            recorder.stat().unwrap()["events"].as_u64().unwrap() > 2_000
+        });
         let file = dir.path().join(format!("{round}.data"));
         let mut asking = Process::start(
             gdiag()

@@ -70,7 +70,13 @@ pub struct Process(pub Child);
 
 impl Process {
     pub fn start(command: &mut Command) -> Process {
-        Process(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+        Process(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     pub fn pid(&self) -> u32 {
@@ -109,7 +115,8 @@ pub fn job(dir: &Path, arguments: &[&str]) -> Process {
     wait_until("the job carries the library", || {
         let tasks = fs::read_dir(format!("/proc/{}/task", job.pid())).unwrap();
         tasks.flatten().any(|task| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.starts_with("gdiag-shim"))
+            fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|comm| comm.starts_with("gdiag-shim"))
         })
     });
     job
@@ -137,7 +144,10 @@ impl Recorder {
             .unwrap();
         let (status, line, errors) = said(&output);
         assert_eq!(status, Some(0), "{errors}");
-        assert!(line.starts_with(&format!("gdiag: flight recorder '{name}' runs (pid ")), "{line}");
+        assert!(
+            line.starts_with(&format!("gdiag: flight recorder '{name}' runs (pid ")),
+            "{line}"
+        );
         let (_, rest) = line.split_once("(pid ").unwrap();
         let pid = rest.split(')').next().unwrap().parse().unwrap();
         Recorder { name, pid }
@@ -166,7 +176,10 @@ impl Recorder {
     /// Kinds and ids of the BPF objects that it has open.
     pub fn bpf_objects(&self) -> BTreeSet<(&'static str, u32)> {
         let mut objects = BTreeSet::new();
-        for entry in fs::read_dir(format!("/proc/{}/fdinfo", self.pid)).unwrap().flatten() {
+        for entry in fs::read_dir(format!("/proc/{}/fdinfo", self.pid))
+            .unwrap()
+            .flatten()
+        {
             let Ok(text) = fs::read_to_string(entry.path()) else {
                 continue;
             };
