@@ -1,5 +1,6 @@
 //! The sources: what the kernel, the shim and /proc say, as they say it.
 
+pub mod background;
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
@@ -8,6 +9,7 @@ pub mod elf;
 pub mod inject;
 pub mod maps;
 mod marks;
+pub mod passing;
 pub mod process;
 pub mod python;
 pub mod sched_sum;

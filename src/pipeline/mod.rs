@@ -30,7 +30,7 @@ use crate::collect::syscalls::Syscalls;
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
-use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
+use crate::event::{Define, Event, NameId, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::model::api;
 use crate::units::Nanos;
@@ -200,9 +200,9 @@ impl Session {
     }
 
     /// What a person should know about this recording.
-    pub fn warnings(&mut self) -> Vec<String> {
-        let mut warnings = std::mem::take(&mut self.warnings);
-        if let Some((count, pid)) = self.vanished.take() {
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        if let Some((count, pid)) = self.vanished {
             let who = match count {
                 1 => format!("process {pid}"),
                 _ => format!("{count} processes with CUDA, {pid} among them,"),
@@ -211,11 +211,19 @@ impl Session {
                 "{who} ended before gdiag could read their GPU records: they are missing"
             ));
         }
-        let more = std::mem::take(&mut self.more_warnings);
-        if more > 0 {
+        if self.more_warnings > 0 {
+            let more = self.more_warnings;
             warnings.push(format!("{more} more of the like"));
         }
         warnings
+    }
+
+    /// Forgets all ids of names, frames and stacks: what comes again is defined again, under a new one.
+    /// The old ones are never used any more, but for the names that are the result.
+    pub fn forget_ids(&mut self) -> HashSet<NameId> {
+        self.names.forget();
+        self.lookup.forget_ids();
+        self.gpu.names().collect()
     }
 
     fn warn(&mut self, warning: String) {
