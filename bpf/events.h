@@ -17,6 +17,8 @@
 #ifndef GDIAG_EVENTS_H
 #define GDIAG_EVENTS_H
 
+#include "histogram.h"
+
 #define GDIAG_COMM_LEN 16
 #define GDIAG_STACK_DEPTH 32
 
@@ -36,6 +38,8 @@ enum gdiag_rec_type {
 	GDIAG_REC_CPU_WAIT = 10, /* struct gdiag_cpu_wait: a target got a CPU after a long time without */
 	GDIAG_REC_RESUMED = 11,	 /* struct gdiag_resumed: a switch that only its end was seen of */
 	GDIAG_REC_CALL = 12,	 /* struct gdiag_call: a call of the CUDA driver is over */
+	GDIAG_REC_SYSCALL = 13,	 /* struct gdiag_syscall, cut after its last byte: a system call has returned */
+	GDIAG_REC_SYS_OPEN = 14, /* the same of one that has not: its thread ends in it, or gdiag asks */
 };
 
 enum gdiag_slot_kind {
@@ -271,6 +275,95 @@ struct gdiag_call {
 	unsigned int pad;
 };
 
+/* In gdiag_syscall.nr: a call of a 32-bit program, whose numbers mean other calls. */
+#define GDIAG_SYSCALL_COMPAT 0x4000
+
+/* Of what a call's arguments point to. */
+#define GDIAG_SYSCALL_BYTES 936
+
+struct gdiag_syscall {
+	struct gdiag_rec_hdr hdr;    /* ts_ns = end */
+	unsigned long long start_ns; /* 0: before the thread was watched */
+	long long ret;		     /* -errno when it failed; 0 with GDIAG_REC_SYS_OPEN */
+	unsigned int pid;
+	short nr;	    /* GDIAG_NO_SYSCALL: a number that no call has */
+	unsigned short len; /* bytes that follow; 0: the arguments were not asked for, or are not known */
+	unsigned long long args[6];
+	unsigned char blocks[GDIAG_SYSCALL_BYTES]; /* struct gdiag_block, its bytes, filled up to 8, and so on */
+};
+
+enum gdiag_block_kind {
+	GDIAG_BLOCK_FILE = 1,  /* struct gdiag_file: what the number of an open file stood for at the entry */
+	GDIAG_BLOCK_TEXT = 2,  /* a string, without its NUL when it was longer */
+	GDIAG_BLOCK_BYTES = 3, /* memory */
+};
+
+struct gdiag_block {
+	unsigned char kind; /* enum gdiag_block_kind */
+	unsigned char arg;  /* which argument says it */
+	unsigned short len; /* bytes that follow */
+	int fd;		    /* GDIAG_BLOCK_FILE: the number, of which an array may have several */
+};
+
+#define GDIAG_FILE_NAME 36
+
+struct gdiag_file {
+	unsigned long long inode;
+	unsigned short mode; /* as in stat(2) */
+	unsigned short pad;
+	char name[GDIAG_FILE_NAME]; /* the last part of its path, NUL-terminated, cut */
+};
+
+enum gdiag_capture_kind {
+	GDIAG_CAPTURE_NONE = 0,
+	GDIAG_CAPTURE_FILE = 1,	 /* the number of an open file */
+	GDIAG_CAPTURE_TEXT = 2,	 /* a string of `size` bytes at most */
+	GDIAG_CAPTURE_BYTES = 3, /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
+	GDIAG_CAPTURE_POLL = 4,	 /* the same of pollfds, and what their numbers stand for */
+};
+
+/* What to read of one argument of a call. gdiag says so for each number. */
+struct gdiag_capture {
+	unsigned char kind; /* enum gdiag_capture_kind */
+	unsigned char arg;
+	unsigned char times;
+	unsigned char pad;
+	unsigned short size;
+	unsigned short most; /* bytes */
+};
+
+#define GDIAG_CAPTURES 3
+
+struct gdiag_captures {
+	struct gdiag_capture of[GDIAG_CAPTURES];
+};
+
+/* Numbers that are told apart; the last one stands for all others. */
+#define GDIAG_SYSCALLS 512
+
+/* The calls with one number of one thread, added up. */
+struct gdiag_sum {
+	unsigned long long count;
+	unsigned long long errors;
+	unsigned long long total_ns;
+	unsigned long long min_ns;
+	unsigned long long max_ns;
+	unsigned long long squares_low; /* of the times, added up, in 128 bits */
+	unsigned long long squares_high;
+	unsigned long long task_start_ns; /* with tid: which thread */
+	unsigned int tid;		  /* 0: threads that there was no room for, together; their squares are of us */
+	unsigned int pid;
+	short nr;
+	short pad[3];
+	char comm[GDIAG_COMM_LEN]; /* at the first call */
+	unsigned long long buckets[GDIAG_HIST_BUCKETS];
+};
+
+struct gdiag_failure {
+	unsigned int sum; /* index of the gdiag_sum */
+	unsigned int error;
+};
+
 #define GDIAG_PY_TEXT 512
 #define GDIAG_PY_LINES 3072
 
@@ -303,6 +396,8 @@ struct gdiag_enums {
 	enum gdiag_py_cut py_cut;
 	enum gdiag_sample_flags sample_flags;
 	enum gdiag_py_flags py_flags;
+	enum gdiag_block_kind block_kind;
+	enum gdiag_capture_kind capture_kind;
 };
 
 #ifdef __bpf__
@@ -321,6 +416,11 @@ _Static_assert(sizeof(struct gdiag_irq) == 32, "irq");
 _Static_assert(sizeof(struct gdiag_sample) == 56 + 8 * (GDIAG_KERNEL_DEPTH + GDIAG_USER_DEPTH + 2 * GDIAG_PY_DEPTH_MAX),
 	       "sample");
 _Static_assert(sizeof(struct gdiag_call) == 40, "call");
+_Static_assert(sizeof(struct gdiag_syscall) == 1024, "syscall");
+_Static_assert(sizeof(struct gdiag_block) == 8, "block");
+_Static_assert(sizeof(struct gdiag_file) == 48, "file");
+_Static_assert(sizeof(struct gdiag_captures) == 8 * GDIAG_CAPTURES, "captures");
+_Static_assert(sizeof(struct gdiag_sum) == 96 + 8 * GDIAG_HIST_BUCKETS, "sum");
 _Static_assert(sizeof(struct gdiag_pycode) == 48 + 2 * GDIAG_PY_TEXT + GDIAG_PY_LINES, "pycode");
 #endif
 

@@ -75,7 +75,11 @@ struct pt_regs {
 	unsigned long ip;
 	unsigned long cs;
 	unsigned long sp;
+	unsigned long r8;
+	unsigned long r9;
+	unsigned long r10;
 	/* arm64 */
+	u64 orig_x0;
 	unsigned long regs[31];
 	int syscallno;
 };
@@ -98,6 +102,7 @@ struct cfs_rq {
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
+	unsigned char sched_delayed; /* since 6.12 */
 };
 
 struct cpumask {
@@ -109,7 +114,20 @@ struct inode {
 	unsigned long i_ino;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
 struct file {
+	struct path f_path;
 	struct inode *f_inode;
 };
 
@@ -147,10 +165,18 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct thread_info {
+	unsigned long flags;
+	u32 status; /* x86 */
+	u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
+	int on_rq;
 	int wake_cpu;
 	int prio;
 	int nr_cpus_allowed;
@@ -177,12 +203,20 @@ struct task_struct___pre514 {
 	volatile long state;
 };
 
+/* x86 before 5.18 or so */
+struct task_struct___cpu {
+	unsigned int cpu;
+};
+
 /* 6.18: a task is throttled by itself, on its way back to user space */
 struct task_struct___throttled {
 	bool throttled;
 };
 
-struct bpf_iter_meta;
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;

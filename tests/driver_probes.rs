@@ -464,6 +464,8 @@ fn every_way_of_probing_sees_the_same_calls() {
         let plan = Plan {
             all: false,
             targets: vec![job.pid()],
+            scheduling: true,
+            syscalls: None,
             wait_threshold: Nanos::from_micros(100),
             stacks: None,
             cgroups: Vec::new(),
@@ -520,6 +522,8 @@ fn a_process_without_driver_has_nothing_to_probe() {
     let plan = Plan {
         all: false,
         targets: vec![other.pid()],
+        scheduling: true,
+        syscalls: None,
         wait_threshold: Nanos::from_micros(100),
         stacks: None,
         cgroups: Vec::new(),

@@ -233,6 +233,8 @@ fn plan() -> bpf::Plan {
         targets: Vec::new(),
         cgroups: Vec::new(),
         strangers: Vec::new(),
+        scheduling: true,
+        syscalls: None,
         wait_threshold: Nanos(u64::MAX),
         inject: false,
         libbpf_messages: false,

@@ -1,12 +1,16 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
+pub mod flight;
 pub mod record;
+mod recorder;
 pub mod report;
 pub mod sched;
 pub mod shim;
 mod subject;
+pub mod syscalls;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -24,12 +28,12 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
-        Action::Syscalls(_)
-        | Action::Export(_)
-        | Action::Start(_)
-        | Action::Stat(_)
-        | Action::Snapshot(_)
-        | Action::Stop(_) => anyhow::bail!("under construction"),
+        Action::Syscalls(options) => syscalls::run(options),
+        Action::Export(options) => export::run(options),
+        Action::Start(options) => flight::start(options),
+        Action::Stat(options) => flight::stat(options),
+        Action::Snapshot(options) => flight::snapshot(options),
+        Action::Stop(options) => flight::stop(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }

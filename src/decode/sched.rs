@@ -7,6 +7,7 @@ use crate::collect::bpf::types;
 use crate::collect::wire::{read, read_cut, Wire};
 use crate::collect::{driver, stacks};
 use crate::decode::stacks::RawSample;
+use crate::decode::syscalls::RawCall;
 use crate::event::{
     Api, ApiCall, ApiDomain, Context, Cpu, CpuWait, Event, Exit, Interrupt, NameId, Pid, Sample,
     Signal, StackId, Stall, StallKind, Switch, SwitchFlags, Task, TaskReason, TaskState, Tid, Wait,
@@ -49,6 +50,7 @@ enum Record {
     Sample(Box<RawSample>),
     PyCode(Box<stacks::types::gdiag_pycode>),
     Call(driver::types::gdiag_call),
+    SysCall(RawCall),
 }
 
 /// A wait whose object is still a number.
@@ -80,6 +82,8 @@ pub trait Lookup {
         -> Sample;
     /// A Python function whose address later samples name.
     fn py_code(&mut self, code: &stacks::types::gdiag_pycode);
+    /// A system call that was watched.
+    fn sys_call(&mut self, _: &RawCall) {}
     /// A thread's identity is about to be handed out. `proc_tid` and `proc_pid` are its ids in the
     /// PID namespace of gdiag, so in /proc; 0 when it cannot be seen there.
     fn task(&mut self, task: &Task, comm: &str, proc_tid: u32, proc_pid: u32);
@@ -157,6 +161,10 @@ impl Batch {
             rec::GDIAG_REC_CALL => self.record(bytes, |r: driver::types::gdiag_call| {
                 (r.hdr.ts_ns, Record::Call(r))
             })?,
+            kind @ (rec::GDIAG_REC_SYSCALL | rec::GDIAG_REC_SYS_OPEN) => {
+                let call = RawCall::of(bytes, kind == rec::GDIAG_REC_SYS_OPEN)?;
+                self.push(call.end.0, Record::SysCall(call));
+            }
             rec::GDIAG_REC_IRQ => self.record(bytes, |r: types::gdiag_irq| {
                 let end = r.hdr.ts_ns.saturating_add(u64::from(r.dur_ns));
                 (end, Record::Irq(r))
@@ -223,7 +231,7 @@ fn context(kind: u8, vector: u32) -> Context {
 }
 
 /// The bytes of a kernel `comm`, up to its NUL, as text.
-fn comm(bytes: &[i8; 16]) -> String {
+pub(crate) fn comm(bytes: &[i8; 16]) -> String {
     let bytes = bytes.map(i8::cast_unsigned);
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -240,6 +248,10 @@ fn event(
         Record::PyCode(code) => {
             lookup.py_code(code);
             return None;
+        }
+        Record::SysCall(call) => {
+            lookup.sys_call(call);
+            Event::SysCall(call.event()?)
         }
         Record::Slot(cpu, s) if u32::from(s.kind) == slot_kind::GDIAG_SLOT_WAKING.0 => {
             Event::Waking(Waking {

@@ -487,6 +487,11 @@ impl Timeline {
         &self.blind
     }
 
+    /// Everything that was lost, by time.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
+    }
+
     /// When scheduling events are missing, by time.
     pub fn cpu_losses(&self) -> &[CpuLoss] {
         &self.cpu_losses

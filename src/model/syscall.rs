@@ -2,6 +2,8 @@
 //! recording says which machine it is from.
 #![forbid(unsafe_code)]
 
+use crate::decode::syscalls::Number;
+
 /// What a thread that sleeps in a system call waits for, as far as the call alone tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
@@ -197,22 +199,49 @@ const AARCH64: &[Row] = &[
 
 /// The numbers of one architecture.
 #[derive(Clone, Copy, Debug)]
-pub struct Table(&'static [Row]);
+pub struct Table {
+    /// Those of which it is known what a wait in them means.
+    rows: &'static [Row],
+    arch: Arch,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Arch {
+    X86_64,
+    Aarch64,
+    I386,
+    Unknown,
+}
 
 impl Table {
     /// For a machine name as uname(2) gives it. Of another machine no call is known: its
     /// numbers mean other calls.
     pub fn of_machine(machine: &str) -> Table {
-        match machine {
-            "x86_64" => Table(X86_64),
-            "aarch64" => Table(AARCH64),
-            _ => Table(&[]),
-        }
+        let (rows, arch) = match machine {
+            "x86_64" => (X86_64, Arch::X86_64),
+            "aarch64" => (AARCH64, Arch::Aarch64),
+            _ => (&[][..], Arch::Unknown),
+        };
+        Table { rows, arch }
+    }
+
+    /// Of the machine that gdiag was built for.
+    pub fn own() -> Table {
+        Table::of_machine(std::env::consts::ARCH)
+    }
+
+    /// The numbers that 32-bit programs use on this architecture.
+    pub fn compat(self) -> Table {
+        let arch = match self.arch {
+            Arch::X86_64 => Arch::I386,
+            Arch::Aarch64 | Arch::I386 | Arch::Unknown => Arch::Unknown,
+        };
+        Table { rows: &[], arch }
     }
 
     fn row(self, nr: u16) -> Option<&'static Row> {
-        let i = self.0.binary_search_by_key(&nr, |row| row.0).ok()?;
-        self.0.get(i)
+        let i = self.rows.binary_search_by_key(&nr, |row| row.0).ok()?;
+        self.rows.get(i)
     }
 
     pub fn group(self, nr: u16) -> Group {
@@ -220,7 +249,33 @@ impl Table {
     }
 
     pub fn name(self, nr: u16) -> Option<&'static str> {
-        self.row(nr).map(|row| row.1)
+        let number = usize::from(nr);
+        match self.arch {
+            Arch::X86_64 => syscalls::x86_64::Sysno::new(number).map(|n| n.name()),
+            Arch::Aarch64 => syscalls::aarch64::Sysno::new(number).map(|n| n.name()),
+            Arch::I386 => syscalls::x86::Sysno::new(number).map(|n| n.name()),
+            Arch::Unknown => None,
+        }
+    }
+
+    /// The name of any call, for a person.
+    pub fn text(self, number: Number) -> String {
+        match number {
+            Number::Native(nr) => {
+                let name = self.name(nr).map(str::to_string);
+                name.unwrap_or_else(|| format!("syscall_{nr}"))
+            }
+            Number::Compat(nr) => match self.compat().name(nr) {
+                Some(name) => format!("{name}@32"),
+                None => format!("syscall_{nr}@32"),
+            },
+            Number::None => "syscall_?".to_string(),
+        }
+    }
+
+    /// All calls, each with its number.
+    pub fn calls(self) -> impl Iterator<Item = (u16, &'static str)> {
+        (0..1024).filter_map(move |nr| Some((nr, self.name(nr)?)))
     }
 }
 
@@ -238,6 +293,21 @@ mod tests {
         let arm = Table::of_machine("aarch64");
         assert_eq!((arm.name(98), arm.group(98)), (Some("futex"), Futex));
         assert_eq!(arm.group(202), Accept);
+        let rarely_waited_in = (x86.name(39), x86.group(39));
+        assert_eq!(rarely_waited_in, (Some("getpid"), Group::Other));
+        assert_eq!(x86.compat().name(5), Some("open"));
+        assert_eq!(x86.name(1000), None);
+    }
+
+    #[test]
+    fn the_rows_have_the_names_of_all_calls() {
+        for (rows, machine) in [(X86_64, "x86_64"), (AARCH64, "aarch64")] {
+            let table = Table::of_machine(machine);
+            for row in rows {
+                assert_eq!(table.name(row.0), Some(row.1), "{}", row.0);
+            }
+            assert!(table.calls().count() > 300);
+        }
     }
 
     #[test]

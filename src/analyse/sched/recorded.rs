@@ -316,7 +316,10 @@ impl<'a> Adder<'a> {
 
     fn woken(&mut self, phase: &Phase) {
         let wake = self.thread().wake_of(&phase.first);
-        let Some(Wake { at, waker, context }) = wake.filter(|_| phase.begun(self.scope)) else {
+        let Some(Wake {
+            at, waker, context, ..
+        }) = wake.filter(|_| phase.begun(self.scope))
+        else {
             return;
         };
         let key = WakerContext::of(context).map_or(Woken::By(waker), Woken::In);

@@ -1,0 +1,229 @@
+//! The sums as text: a block for each thread, as perf trace has it, or one for all.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+
+use super::errno;
+use crate::analyse::syscalls::{Call, Measure, Summary, Thread};
+use crate::present::page::{Page, Paint};
+use crate::present::table::{Column, Table};
+use crate::units::{Count, Nanos, Share};
+
+/// What to show of the sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Show {
+    /// All threads as one.
+    pub total: bool,
+    pub histograms: bool,
+    pub errnos: bool,
+    /// Threads; `None`: every one.
+    pub top: Option<usize>,
+}
+
+/// Columns of the longest bar of a histogram.
+const BAR: u64 = 40;
+
+pub fn write<W: Write>(page: &mut Page<'_, W>, summary: &Summary, show: &Show) -> io::Result<()> {
+    let all = summary.count();
+    let what = match summary.measure {
+        Measure::Calls => "system calls",
+        Measure::Waits => "system calls that waited",
+    };
+    let head = format!(
+        "{}: {} {what} of {}",
+        summary.end.saturating_sub(summary.start),
+        Count(all),
+        plural(summary.threads.len() as u64, "thread")
+    );
+    page.line(Paint::Heading, &head)?;
+    for note in &summary.notes {
+        page.labelled(Paint::Warning, "note: ", note)?;
+    }
+    if show.total {
+        page.blank()?;
+        return block(page, &summary.total(), summary, show);
+    }
+    let shown = show.top.unwrap_or(usize::MAX);
+    for thread in summary.threads.iter().take(shown) {
+        page.blank()?;
+        page.line(Paint::Heading, &title(thread, all))?;
+        page.blank()?;
+        block(page, &thread.calls, summary, show)?;
+    }
+    let hidden = summary.threads.len().saturating_sub(shown);
+    if hidden > 0 {
+        page.blank()?;
+        let rest: u64 = summary.threads.iter().skip(shown).map(Thread::count).sum();
+        page.line(
+            Paint::Dim,
+            &format!(
+                "{} more with {} calls: --top all shows them, --total adds all up",
+                plural(hidden as u64, "thread"),
+                Count(rest)
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn title(thread: &Thread, all: u64) -> String {
+    let count = thread.count();
+    #[allow(clippy::cast_precision_loss)]
+    let share = Share(count as f64 / all.max(1) as f64);
+    let who = match thread.id {
+        Some((_, tid)) => format!("{} ({tid})", thread.comm),
+        None => thread.comm.clone(),
+    };
+    let role = if thread.dispatcher {
+        ", starts work on the GPU"
+    } else {
+        ""
+    };
+    format!("{who}, {}, {share}{role}", plural(count, "call"))
+}
+
+fn block<W: Write>(
+    page: &mut Page<'_, W>,
+    calls: &[Call],
+    summary: &Summary,
+    show: &Show,
+) -> io::Result<()> {
+    table(page, calls, summary)?;
+    for call in calls {
+        if let Some(text) = unmeasured(call) {
+            page.line(Paint::Dim, &format!("  {}: {text}", call.name))?;
+        }
+    }
+    if show.errnos && calls.iter().any(|call| !call.by_error.is_empty()) {
+        page.blank()?;
+        errors(page, calls)?;
+    }
+    if show.histograms {
+        for call in calls.iter().filter(|call| call.times.count > 0) {
+            page.blank()?;
+            histogram(page, call)?;
+        }
+    }
+    Ok(())
+}
+
+fn table<W: Write>(page: &mut Page<'_, W>, calls: &[Call], summary: &Summary) -> io::Result<()> {
+    let number = Column::Number;
+    let first = [
+        Column::Word("CALL"),
+        number("CALLS"),
+        number("ERRORS"),
+        number("TOTAL"),
+        number("MIN"),
+        number("AVG"),
+        number("P50"),
+        number("P99"),
+        number("MAX"),
+        number("STDDEV"),
+    ];
+    let idle = [number("GPU IDLE"), number("BY DISPATCHERS")];
+    let with_gpu = [&first[..], &idle].concat();
+    let mut table = Table::new(if summary.gpu { &with_gpu } else { &first });
+    let or_nothing = |time: Option<Nanos>| time.map_or("-".to_string(), |t| t.to_string());
+    for call in calls {
+        let times = &call.times;
+        let some = |time| or_nothing((times.count > 0).then_some(time));
+        let errors = match summary.measure {
+            Measure::Calls => Count(call.errors).to_string(),
+            Measure::Waits => "-".to_string(),
+        };
+        let row = [
+            call.name.clone(),
+            Count(times.count).to_string(),
+            errors,
+            some(times.total),
+            some(times.min),
+            or_nothing(times.average()),
+            or_nothing(times.percentile(0.5)),
+            or_nothing(times.percentile(0.99)),
+            some(times.max),
+            or_nothing(call.deviation()),
+        ];
+        if summary.gpu {
+            let [a, b, c, d, e, f, g, h, i, j] = row;
+            let overlap = or_nothing(call.idle_overlap);
+            let own = or_nothing(call.dispatcher_idle);
+            table.row([a, b, c, d, e, f, g, h, i, j, overlap, own]);
+        } else {
+            table.row(row);
+        }
+    }
+    page.table(2, &table)
+}
+
+/// What the table has no place for: calls of which the length is not known.
+fn unmeasured(call: &Call) -> Option<String> {
+    let mut parts = Vec::new();
+    if call.begun_before > 0 {
+        parts.push(format!(
+            "{} began before and {} not in the table",
+            plural(call.begun_before, "call"),
+            if call.begun_before == 1 { "is" } else { "are" }
+        ));
+    }
+    let longest = call.open.iter().max_by_key(|open| open.lasts);
+    if let Some(longest) = longest {
+        let least = if longest.since.is_none() {
+            "at least "
+        } else {
+            ""
+        };
+        parts.push(match call.open.len() {
+            1 => format!("goes on, for {least}{}", longest.lasts),
+            n => format!("{n} go on, the longest for {least}{}", longest.lasts),
+        });
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+fn errors<W: Write>(page: &mut Page<'_, W>, calls: &[Call]) -> io::Result<()> {
+    let mut table = Table::new(&[
+        Column::Word("CALL"),
+        Column::Number("ERRORS"),
+        Column::Word("ERRNO"),
+        Column::Text("MEANING"),
+    ]);
+    for call in calls {
+        let mut rows: Vec<_> = call.by_error.iter().collect();
+        rows.sort_by_key(|&(&number, &count)| (std::cmp::Reverse(count), number));
+        for (&number, &count) in rows {
+            let (name, meaning) = errno(number);
+            table.row([
+                call.name.clone(),
+                Count(count).to_string(),
+                name.into_owned(),
+                meaning.to_string(),
+            ]);
+        }
+    }
+    page.table(2, &table)
+}
+
+fn histogram<W: Write>(page: &mut Page<'_, W>, call: &Call) -> io::Result<()> {
+    page.line(Paint::Plain, &format!("  {}", call.name))?;
+    let rows = call.times.octaves();
+    let most = rows.iter().map(|row| row.2).max().unwrap_or(1).max(1);
+    for (from, to, count) in rows {
+        // What is there at all has a bar.
+        let bar = (u128::from(count) * u128::from(BAR)).div_ceil(u128::from(most));
+        let bar = "#".repeat(usize::try_from(bar).unwrap_or(0));
+        let line = format!(
+            "  {:>9} to {:>9} {:>12} |{bar}",
+            from.to_string(),
+            to.to_string(),
+            Count(count).to_string()
+        );
+        page.line(Paint::Plain, &line)?;
+    }
+    Ok(())
+}
+
+fn plural(n: u64, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{} {what}{s}", Count(n))
+}
