@@ -17,6 +17,7 @@ pub mod ops;
 pub mod samples;
 pub mod search;
 mod spans;
+pub mod signature;
 pub mod syscall;
 pub mod thread;
 mod tids;

@@ -52,7 +52,9 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     };
     let calls = syscalls::Plan {
         stream: options.stream,
-        captures: options.stream.then(Vec::new),
+        captures: options
+            .stream
+            .then(|| present::args::captures(table, syscalls::NUMBERS)),
         summary: options.summary,
         failures: options.summary && options.errno_summary,
         wanted,
@@ -65,7 +67,12 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
         let text = format!("gdiag: watching the system calls of {}\n", subject.text());
         let _ = io::stderr().write_all(text.as_bytes());
     }
-    let result = watch(options, run, &mut subject, &targets, &calls, table);
+    // What fails before the command runs is no matter of its: it is let go.
+    let output = Output::create(options.output.as_deref())?;
+    let session = CallSession::start(&targets, &calls)?;
+    let printer = Printer::new(options, output, session.started(), table);
+    subject.go(run.duration)?;
+    let result = watch(options, run, &mut subject, session, printer);
     subject.conclude(result)
 }
 
@@ -91,14 +98,9 @@ fn watch(
     options: &SyscallsOptions,
     run: &Run<'_>,
     subject: &mut Subject,
-    targets: &bpf::Plan,
-    calls: &syscalls::Plan,
-    table: Table,
+    mut session: CallSession,
+    mut printer: Printer<'_>,
 ) -> Result<u8> {
-    let output = Output::create(options.output.as_deref())?;
-    let mut session = CallSession::start(targets, calls)?;
-    let mut printer = Printer::new(options, output, session.started(), table);
-    subject.go(run.duration)?;
     let mut next_step = clock::monotonic() + STEP;
     let mut last_step = Nanos::ZERO;
     let mut next_sums = run.interval.map(|interval| clock::monotonic() + interval);
@@ -126,16 +128,14 @@ fn watch(
             break;
         }
     }
-    finish(options, session, printer, table)
+    finish(options, session, printer)
 }
 
 fn finish(
     options: &SyscallsOptions,
     mut session: CallSession,
-    mut printer: Printer,
-    table: Table,
+    mut printer: Printer<'_>,
 ) -> Result<u8> {
-    let _ = table;
     let last = session.finish()?;
     printer.calls(&last)?;
     let lasted = clock::monotonic().saturating_sub(session.started());
