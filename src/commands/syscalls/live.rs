@@ -16,7 +16,6 @@ use crate::error::{status, Error};
 use crate::model::syscall::Table;
 use crate::pipeline::syscalls::{Call, CallSession};
 use crate::present::page::Page;
-use crate::present::style::Style;
 use crate::present::syscalls::{self as present, Lines, Show, Times};
 use crate::units::{Count, Nanos};
 
@@ -273,12 +272,12 @@ impl<'a> Printer<'a> {
     }
 
     fn print(&mut self, summary: &Summary, lost: u64) -> Result<()> {
-        let (show, json) = (self.show(), self.options.json);
+        let (show, json, style) = (self.show(), self.options.json, self.output.style());
         self.output.write(|mut out| {
             if json {
                 return present::write_summary(&mut out, summary, &show, lost);
             }
-            let mut page = Page::new(&mut out, Style::for_stdout(0));
+            let mut page = Page::new(&mut out, style);
             present::write(&mut page, summary, &show)
         })
     }
