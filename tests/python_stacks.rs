@@ -234,6 +234,7 @@ fn plan() -> bpf::Plan {
         cgroups: Vec::new(),
         strangers: Vec::new(),
         scheduling: true,
+        syscalls: None,
         wait_threshold: Nanos(u64::MAX),
         inject: false,
         libbpf_messages: false,

@@ -175,7 +175,9 @@ impl Summary {
         let mut part = self.clone();
         part.start = before.end;
         for thread in &mut part.threads {
-            let same = |t: &&Thread| t.id == thread.id && t.id.is_some() || t.comm == thread.comm && t.id == thread.id;
+            let same = |t: &&Thread| {
+                t.id == thread.id && t.id.is_some() || t.comm == thread.comm && t.id == thread.id
+            };
             let Some(old) = before.threads.iter().find(same) else {
                 continue;
             };
@@ -247,7 +249,10 @@ mod tests {
 
     #[test]
     fn the_deviation_is_that_of_a_sample() {
-        let all = call("read", &[2_000, 4_000, 4_000, 4_000, 5_000, 5_000, 7_000, 9_000]);
+        let all = call(
+            "read",
+            &[2_000, 4_000, 4_000, 4_000, 5_000, 5_000, 7_000, 9_000],
+        );
         assert_eq!(all.deviation(), Some(Nanos(2_138)));
         assert_eq!(call("read", &[700, 700]).deviation(), Some(Nanos(0)));
         assert_eq!(call("read", &[700]).deviation(), None);
@@ -262,7 +267,10 @@ mod tests {
         assert_eq!(summary.count(), 7);
         assert_eq!(summary.threads[0].id, Some((Pid(2), Tid(2))));
         let total = summary.total();
-        let rows: Vec<_> = total.iter().map(|c| (c.name.as_str(), c.times.count)).collect();
+        let rows: Vec<_> = total
+            .iter()
+            .map(|c| (c.name.as_str(), c.times.count))
+            .collect();
         assert_eq!(rows, [("read", 5), ("write", 2)]);
     }
 

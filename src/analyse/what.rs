@@ -240,7 +240,7 @@ pub(super) fn thread_ref(t: &Timeline, who: Who) -> ThreadRef {
     }
 }
 
-fn softirq_name(n: u16) -> String {
+pub(super) fn softirq_name(n: u16) -> String {
     const NAMES: [&str; 10] = [
         "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER",
         "RCU",
@@ -250,13 +250,13 @@ fn softirq_name(n: u16) -> String {
         .map_or_else(|| n.to_string(), |&name| name.to_string())
 }
 
-fn irq_name(t: &Timeline, n: u16) -> String {
+pub(super) fn irq_name(t: &Timeline, n: u16) -> String {
     t.names()
         .irq(n)
         .map_or_else(|| n.to_string(), str::to_string)
 }
 
-fn context_text(t: &Timeline, context: Context) -> String {
+pub(super) fn context_text(t: &Timeline, context: Context) -> String {
     match context {
         Context::Task => "a task".to_string(),
         Context::HardIrq(n) => format!("irq {}", irq_name(t, n)),

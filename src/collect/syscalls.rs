@@ -311,11 +311,7 @@ fn set_captures(skel: &SyscallsSkel<'_>, number: u32, captures: &Captures) -> Re
     let value = types::gdiag_captures { of };
     skel.maps
         .captures
-        .update(
-            &number.to_ne_bytes(),
-            wire::as_bytes(&value),
-            MapFlags::ANY,
-        )
+        .update(&number.to_ne_bytes(), wire::as_bytes(&value), MapFlags::ANY)
         .context("cannot tell the BPF programs which arguments to read")
 }
 

@@ -1,17 +1,14 @@
 //! `gdiag flame`: reads a recording, folds its stacks, and draws them.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::Context;
-
 use crate::analyse::stacks::{self, Flame, Mode, Samples};
 use crate::cli::FlameOptions;
 use crate::commands::report::check_gpu;
-use crate::commands::{buffered, to_stdout};
+use crate::commands::to_output;
 use crate::error::{status, Error};
 use crate::model::Timeline;
 use crate::present::flame::label::{Ids, Labels};
@@ -63,7 +60,7 @@ pub fn run(options: &FlameOptions) -> anyhow::Result<u8> {
         let _ = writeln!(io::stderr(), "gdiag: warning: {warning}");
     }
     let graph = graph?;
-    write(options.output.as_deref(), |out| {
+    to_output(options.output.as_deref(), |out| {
         if options.folded {
             graph.table.write(out)
         } else {
@@ -242,20 +239,6 @@ fn default_title(t: &Timeline, flame: &Flame, options: &FlameOptions) -> String 
         title.push_str(&format!(" - {}", target.join(" ")));
     }
     title
-}
-
-fn write(
-    output: Option<&Path>,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> anyhow::Result<()> {
-    match output {
-        None => to_stdout(|out| write(out)),
-        Some(path) => {
-            let what = || format!("cannot write '{}'", path.display());
-            let file = File::create(path).with_context(what)?;
-            buffered(file, |out| write(out)).with_context(what)
-        }
-    }
 }
 
 #[cfg(test)]

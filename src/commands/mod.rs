@@ -1,14 +1,20 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
+pub mod flight;
 pub mod record;
+mod recorder;
 pub mod report;
+pub mod sched;
 pub mod shim;
 mod subject;
 pub mod syscalls;
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -21,13 +27,13 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),
+        Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),
-        Action::Sched(_)
-        | Action::Export(_)
-        | Action::Start(_)
-        | Action::Stat(_)
-        | Action::Snapshot(_)
-        | Action::Stop(_) => anyhow::bail!("under construction"),
+        Action::Export(options) => export::run(options),
+        Action::Start(options) => flight::start(options),
+        Action::Stat(options) => flight::stat(options),
+        Action::Snapshot(options) => flight::snapshot(options),
+        Action::Stop(options) => flight::stop(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }
@@ -38,6 +44,21 @@ pub(crate) fn to_stdout(
     write: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>,
 ) -> anyhow::Result<()> {
     deliver(io::stdout().lock(), write)
+}
+
+/// Writes results to this file, or to stdout as [`to_stdout`] does.
+pub(crate) fn to_output(
+    output: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    match output {
+        None => to_stdout(|out| write(out)),
+        Some(path) => {
+            let what = || format!("cannot write '{}'", path.display());
+            let file = File::create(path).with_context(what)?;
+            buffered(file, |out| write(out)).with_context(what)
+        }
+    }
 }
 
 /// Writes all of it, in big pieces.

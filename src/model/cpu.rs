@@ -76,6 +76,16 @@ impl CpuLog {
         }
     }
 
+    /// When it went from whom to whom, by time.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = (Nanos, Tid, Tid)> + '_ {
+        (self.changes.iter()).map(|c| (c.ts, Tid(c.prev), Tid(c.next)))
+    }
+
+    /// All interrupts on this CPU that overlap `[from, to)`, cut to it, by start.
+    pub fn interrupts(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
+        self.interrupts_if(from, to, |_| true)
+    }
+
     /// Who had this CPU during `[from, to)`, covering it exactly. Since `watched` a target waited for the
     /// CPU, so that a hole that began earlier had ended by then.
     pub fn ran(&self, from: Nanos, to: Nanos, watched: Nanos) -> impl Iterator<Item = Ran> + '_ {
@@ -117,14 +127,46 @@ impl CpuLog {
         switches > Some(1)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.irqs.is_empty()
+    }
+
+    /// Recorded switches in `[from, to)`.
+    pub fn switches(&self, from: Nanos, to: Nanos) -> u64 {
+        let before = |t| self.changes.partition_point(|c| c.ts < t);
+        before(to).saturating_sub(before(from)) as u64
+    }
+
+    /// Time in recorded interrupts during `[from, to)`; one inside of another counts once.
+    pub fn irq_time(&self, from: Nanos, to: Nanos) -> Nanos {
+        let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
+        let first = self.irqs.partition_point(|i| i.start < reach);
+        let (mut total, mut at) = (Nanos::ZERO, from);
+        for irq in self.irqs[first..].iter().take_while(|i| i.start < to) {
+            let end = Nanos(irq.start.0.saturating_add(u64::from(irq.dur))).min(to);
+            total += end.saturating_sub(irq.start.max(at));
+            at = at.max(end);
+        }
+        total
+    }
+
     /// Interrupts of `tid` on this CPU that overlap `[from, to)`, cut to it, by start.
     pub fn irqs(&self, tid: Tid, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
+        self.interrupts_if(from, to, move |of| of == tid)
+    }
+
+    fn interrupts_if<'a>(
+        &'a self,
+        from: Nanos,
+        to: Nanos,
+        wanted: impl Fn(Tid) -> bool + 'a,
+    ) -> impl Iterator<Item = Irq> + 'a {
         let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
         let first = self.irqs.partition_point(|i| i.start < reach);
         self.irqs[first..]
             .iter()
             .take_while(move |i| i.start < to)
-            .filter(move |i| i.tid == tid.0)
+            .filter(move |i| wanted(Tid(i.tid)))
             .filter_map(move |i| {
                 let end = Nanos(i.start.0.saturating_add(u64::from(i.dur))).min(to);
                 let start = i.start.max(from);
@@ -217,6 +259,8 @@ mod tests {
             });
         }
         log.finish();
+        assert_eq!(log.irq_time(Nanos(0), Nanos(100)), Nanos(25));
+        assert_eq!(log.irq_time(Nanos(20), Nanos(52)), Nanos(12));
         let got: Vec<_> = log
             .irqs(Tid(1), Nanos(20), Nanos(52))
             .map(|i| (i.start.0, i.end.0))

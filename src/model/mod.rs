@@ -16,8 +16,8 @@ pub mod names;
 pub mod ops;
 pub mod samples;
 pub mod search;
-mod spans;
 pub mod signature;
+mod spans;
 pub mod syscall;
 pub mod thread;
 mod tids;
@@ -486,6 +486,11 @@ impl Timeline {
     /// When GPU records are missing, by time.
     pub fn blind(&self) -> &[Blind] {
         &self.blind
+    }
+
+    /// Everything that was lost, by time.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
     }
 
     /// When scheduling events are missing, by time.

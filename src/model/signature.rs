@@ -79,8 +79,8 @@ pub enum Arg {
 /// By name, so that it is the same for all machines; `None`: not known.
 pub fn of(name: &str) -> Option<&'static [Arg]> {
     use Arg::{
-        AccessMode, Advice, ArchPrctlCode, AtFlags, CloneArgs, CloneFlags, Clock, Count, Data,
-        DirFd, Domain, EpollEvent, EpollOp, Fd, FcntlArg, FcntlCommand, FdSet, FutexOp,
+        AccessMode, Advice, ArchPrctlCode, AtFlags, Clock, CloneArgs, CloneFlags, Count, Data,
+        DirFd, Domain, EpollEvent, EpollOp, FcntlArg, FcntlCommand, Fd, FdSet, FutexOp,
         FutexSecond, FutexThird, FutexTimeout, FutexValue, Hex, Int, IoctlRequest, LockOp,
         MapFlags, MessageFlags, Millis, NewFdFlags, NewMode, Octal, OpenFlags, OpenHow, Path,
         Polled, PrctlOption, Prot, RandomFlags, Resource, Rusage, ShutdownHow, Signal, SignalHow,

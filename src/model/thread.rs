@@ -37,6 +37,8 @@ pub struct Identity {
     /// The thread that made it, when that was seen.
     pub made_by: Option<Tid>,
     pub cgroup: u64,
+    /// Kernel priority: below 100 is real time.
+    pub prio: u32,
     pub target: bool,
     pub kthread: bool,
 }
@@ -72,6 +74,8 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake {
     pub at: Nanos,
+    /// Where the waker ran.
+    pub cpu: Cpu,
     /// Only to be blamed when `context` is [`Context::Task`].
     pub waker: Tid,
     pub context: Context,
@@ -177,6 +181,7 @@ impl Thread {
                 }
             },
             cgroup: task.cgroup,
+            prio: task.prio,
             target: task.target,
             kthread: task.kthread,
         });
@@ -375,6 +380,11 @@ impl Thread {
         overlapping.take_while(|w| w.start < to).last()
     }
 
+    /// How many CPUs it might run on when it last had waited long for one.
+    pub fn allowed_cpus(&self) -> Option<u16> {
+        self.cpu_waits.last().map(|w| w.allowed)
+    }
+
     /// For most of the time that it waited for one of too few CPUs, others that it may not use were idle.
     pub fn is_usually_packed(&self) -> bool {
         self.usually_packed
@@ -509,6 +519,7 @@ impl Thread {
         let of = |s: &Span| {
             (s.kind == SpanKind::Woken).then(|| Wake {
                 at: s.start,
+                cpu: Cpu(s.cpu),
                 waker: Tid(s.other),
                 context: unpack_context(s.flags, s.state),
             })

@@ -26,10 +26,11 @@ use crate::collect::bpf::{Bpf, Plan};
 use crate::collect::inject::Injected;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
 use crate::collect::stacks::Costs;
+use crate::collect::syscalls::Syscalls;
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
-use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
+use crate::event::{Define, Event, NameId, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::model::api;
 use crate::units::Nanos;
@@ -55,6 +56,8 @@ const WARNINGS: usize = 20;
 #[derive(Debug)]
 pub struct Session {
     bpf: Bpf,
+    /// Only there, it makes them be recorded.
+    syscalls: Option<Syscalls>,
     /// What the kernel side sent and nobody took yet.
     batch: Rc<RefCell<Batch>>,
     shims: Shims,
@@ -74,6 +77,7 @@ pub struct Session {
     warnings: Vec<String>,
     more_warnings: u64,
     missing: Vec<String>,
+    host_only: bool,
     pub seen: Seen,
 }
 
@@ -122,8 +126,19 @@ impl Session {
             }
             missing.extend_from_slice(lookup.user.missing());
         }
+        let syscalls = match &plan.syscalls {
+            Some(calls) => match Syscalls::start(calls, &bpf) {
+                Ok(syscalls) => Some(syscalls),
+                Err(e) => {
+                    missing.push(format!("system calls ({e:#})"));
+                    None
+                }
+            },
+            None => None,
+        };
         let mut session = Session {
             bpf,
+            syscalls,
             batch,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
@@ -138,6 +153,7 @@ impl Session {
             warnings: Vec::new(),
             more_warnings: 0,
             missing,
+            host_only: false,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -146,6 +162,13 @@ impl Session {
             sink(Event::Define(Define::Irq { irq, name }));
         }
         Ok(session)
+    }
+
+    /// Leaves the GPU's side alone: no shim is asked to record, and no driver gets probes.
+    pub fn host_only(mut self) -> Session {
+        self.drivers = Drivers::new(false);
+        self.host_only = true;
+        self
     }
 
     /// Becomes readable when there is much to read, or something urgent.
@@ -167,15 +190,19 @@ impl Session {
         !self.alive.is_empty()
     }
 
+    pub fn records_syscalls(&self) -> bool {
+        self.syscalls.is_some()
+    }
+
     /// What this kernel cannot tell.
     pub fn missing_probes(&self) -> &[String] {
         &self.missing
     }
 
     /// What a person should know about this recording.
-    pub fn warnings(&mut self) -> Vec<String> {
-        let mut warnings = std::mem::take(&mut self.warnings);
-        if let Some((count, pid)) = self.vanished.take() {
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        if let Some((count, pid)) = self.vanished {
             let who = match count {
                 1 => format!("process {pid}"),
                 _ => format!("{count} processes with CUDA, {pid} among them,"),
@@ -184,11 +211,19 @@ impl Session {
                 "{who} ended before gdiag could read their GPU records: they are missing"
             ));
         }
-        let more = std::mem::take(&mut self.more_warnings);
-        if more > 0 {
+        if self.more_warnings > 0 {
+            let more = self.more_warnings;
             warnings.push(format!("{more} more of the like"));
         }
         warnings
+    }
+
+    /// Forgets all ids of names, frames and stacks: what comes again is defined again, under a new one.
+    /// The old ones are never used any more, but for the names that are the result.
+    pub fn forget_ids(&mut self) -> HashSet<NameId> {
+        self.names.forget();
+        self.lookup.forget_ids();
+        self.gpu.names().collect()
     }
 
     fn warn(&mut self, warning: String) {
@@ -335,6 +370,7 @@ impl Session {
         let now = clock::monotonic();
         for news in std::mem::take(&mut self.lookup.news) {
             match news {
+                News::Shim { .. } | News::Cuda { .. } if self.host_only => {}
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
                 News::Target { pid, proc_pid } => self.drivers.target(pid, proc_pid, now),

@@ -4,10 +4,12 @@
 //! all pass [`page`], which makes them harmless; JSON is written by a serializer only.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
 pub mod json;
 pub mod page;
 pub mod report;
+pub mod sched;
 pub mod style;
 pub mod syscalls;
 pub mod table;

@@ -59,13 +59,15 @@ impl Table {
 
     /// One cell for each column.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.columns.len());
-        self.rows.push(
-            cells
-                .into_iter()
-                .map(|cell| text::clean(&cell).into_owned())
-                .collect(),
-        );
+        self.cells(cells);
+    }
+
+    /// The same, where the columns depend on the width.
+    pub fn cells(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter();
+        let row: Vec<String> = cells.map(|cell| text::clean(&cell).into_owned()).collect();
+        debug_assert_eq!(row.len(), self.columns.len());
+        self.rows.push(row);
     }
 
     /// Title line and rows, at most `width` columns wide as long as the columns that

@@ -1,6 +1,16 @@
 //! What the scheduler did, summed up: the same of a recording, and of what was added up in the kernel.
 #![forbid(unsafe_code)]
 
+pub mod live;
+pub mod pinning;
+pub mod reason;
+pub mod recorded;
+pub mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
 use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
@@ -13,8 +23,17 @@ pub struct Who {
     pub comm: String,
 }
 
+impl fmt::Display for Who {
+    /// `python3:4711`, with the number of the thread, as perf has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.comm, self.tid))
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
+    /// The machine; empty when unknown.
+    pub host: String,
     /// When this was; instants of CLOCK_MONOTONIC.
     pub start: Nanos,
     pub end: Nanos,
@@ -22,7 +41,7 @@ pub struct Summary {
     pub threads: Vec<ThreadSum>,
     /// Of the CPUs that were asked for.
     pub cpus: Vec<CpuSum>,
-    /// Who took CPUs from the threads above, most time first.
+    /// Who took CPUs from the threads above, or had them while those waited; most time first.
     pub preemptors: Vec<Preemptor>,
     /// What is missing, doubtful, or worth a sentence to a person.
     pub notes: Vec<String>,
@@ -49,11 +68,13 @@ pub struct ThreadSum {
     /// When the longest of them ended, and who had the CPU until then.
     pub runq_max_at: Option<Nanos>,
     pub runq_max_behind: Option<Who>,
-    /// The same of the longest, apart by why.
+    /// Who had the CPU while it waited for one, most time first; empty where that was not added up.
+    pub behind: Vec<(Who, Nanos)>,
+    /// Time off the CPU, apart by why.
     pub off: Vec<OffSum>,
-    /// Left the CPU to wait for something.
+    /// Left the CPU to wait for something; like the next one as the kernel counts in /proc/PID/status.
     pub voluntary: u64,
-    /// Left the CPU though it could have gone on.
+    /// Left the CPU though it could have gone on: preempted, throttled, or by sched_yield.
     pub involuntary: u64,
     /// Began to run on another CPU than it had run on.
     pub migrations: u64,
@@ -61,8 +82,48 @@ pub struct ThreadSum {
     pub cpus: Vec<(Cpu, Nanos)>,
     /// Where it may run; `None`: unknown.
     pub affinity: Option<Vec<Cpu>>,
+    /// On how many CPUs it may run, where only that is known.
+    pub allowed: Option<u16>,
+    /// For most of the time that it waited long for a CPU, others were idle that it may not use.
+    pub packed: bool,
     /// Who woke it, most often first.
     pub wakers: Vec<(Waker, u64)>,
+}
+
+impl ThreadSum {
+    /// It was only seen where it ran beside others: its waits, and why it left, are not known.
+    pub fn is_stranger(&self) -> bool {
+        !self.target && self.runq.count == 0 && self.off.is_empty()
+    }
+
+    pub fn allowed_cpus(&self) -> Option<usize> {
+        match &self.affinity {
+            Some(list) => Some(list.len()),
+            None => self.allowed.map(usize::from),
+        }
+    }
+
+    pub fn off_for(&self, reason: OffReason) -> Option<&OffSum> {
+        self.off.iter().find(|off| off.reason == reason)
+    }
+
+    /// Time asleep, for whatever reason: neither on a CPU, nor able to run, nor without quota.
+    pub fn blocked(&self) -> Nanos {
+        let sleeps = |off: &&OffSum| off.reason.is_blocked();
+        let times = self.off.iter().filter(sleeps).map(|off| off.total);
+        times.fold(Nanos::ZERO, Nanos::saturating_add)
+    }
+
+    /// All the time it slept, or was stopped.
+    pub fn is_asleep(&self) -> bool {
+        let could_run = |off: &OffSum| !off.reason.is_blocked();
+        self.run == Nanos::ZERO && self.switches() == 0 && !self.off.iter().any(could_run)
+    }
+
+    /// Switches away from it, as far as their reason is known.
+    pub fn switches(&self) -> u64 {
+        self.voluntary + self.involuntary
+    }
 }
 
 /// Why a thread was off the CPU. The first four could have run.
@@ -148,6 +209,11 @@ impl OffReason {
         }
     }
 
+    /// It had to wait for something, and could not have run.
+    pub fn is_blocked(self) -> bool {
+        !self.is_runnable() && self != OffReason::Throttled
+    }
+
     /// It could have run.
     pub fn is_runnable(self) -> bool {
         match self {
@@ -220,13 +286,46 @@ pub struct CpuSum {
     pub ran: Vec<(Who, Nanos)>,
 }
 
-/// Who took the CPU of threads that could have gone on.
+impl CpuSum {
+    /// `None` where nothing says that it was.
+    pub fn known_idle(&self) -> Option<Nanos> {
+        (self.idle > Nanos::ZERO || self.unknown == Nanos::ZERO).then_some(self.idle)
+    }
+}
+
+/// Who took the CPU of threads that could have gone on, or had it when they could have gone on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preemptor {
     pub who: Who,
+    /// How often it took one.
     pub count: u64,
-    /// How long those waited that it preempted, each until it ran again.
+    /// How long those waited that it preempted, each until it ran again: also behind others that came next.
     pub waited: Nanos,
+    /// How long it had a CPU while one of them waited for that, woken ones included; once for each that waited.
+    /// `None`: not added up.
+    pub had: Option<Nanos>,
     /// Whom most, and how long that one waited.
     pub victims: Vec<(Who, u64, Nanos)>,
+}
+
+/// `0,2-3`. In order, each once.
+pub fn cpu_list(cpus: &[Cpu]) -> String {
+    let mut text = String::new();
+    for run in cpus.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            continue;
+        };
+        if !text.is_empty() {
+            text.push(',');
+        }
+        match first == last {
+            true => text.push_str(&first.to_string()),
+            false => text.push_str(&format!("{first}-{last}")),
+        }
+    }
+    if text.is_empty() {
+        "-".to_string()
+    } else {
+        text
+    }
 }

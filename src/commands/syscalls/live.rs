@@ -34,8 +34,8 @@ pub(super) struct Run<'a> {
 
 pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     let table = Table::own();
-    let wanted = filter::wanted(&options.filter, table, syscalls::NUMBERS)
-        .map_err(Error::NoSuchCall)?;
+    let wanted =
+        filter::wanted(&options.filter, table, syscalls::NUMBERS).map_err(Error::NoSuchCall)?;
     let target = target(options, run.target)?;
     let mut subject = Subject::prepare(&target, run.command, Vec::new)?;
     let targets = bpf::Plan {
@@ -44,6 +44,7 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
         cgroups: subject.cgroups().to_vec(),
         strangers: subject.strangers(),
         scheduling: false,
+        syscalls: None,
         wait_threshold: Nanos::MAX,
         stacks: None,
         inject: false,

@@ -21,8 +21,7 @@ const DATA: u16 = 32;
 pub fn captures(table: Table, numbers: usize) -> Vec<Captures> {
     let mut all = vec![Captures::default(); numbers];
     for (number, name) in table.calls() {
-        let (Some(captures), Some(args)) =
-            (all.get_mut(usize::from(number)), signature::of(name))
+        let (Some(captures), Some(args)) = (all.get_mut(usize::from(number)), signature::of(name))
         else {
             continue;
         };
@@ -323,7 +322,11 @@ impl Call<'_> {
             Some(whole) if !absolute && nanos < 1_000_000_000 => {
                 format!("{{{}}}", Nanos(whole))
             }
-            _ => format!("{{tv_sec={}, tv_nsec={}}}", seconds.cast_signed(), nanos.cast_signed()),
+            _ => format!(
+                "{{tv_sec={}, tv_nsec={}}}",
+                seconds.cast_signed(),
+                nanos.cast_signed()
+            ),
         }
     }
 
@@ -417,10 +420,18 @@ mod tests {
     const TEXT: u8 = 2;
     const BYTES: u8 = 3;
 
-    fn said(name: &str, values: [u64; 6], blocks: &[Vec<u8>], files: &[(usize, i32, &str)]) -> String {
+    fn said(
+        name: &str,
+        values: [u64; 6],
+        blocks: &[Vec<u8>],
+        files: &[(usize, i32, &str)],
+    ) -> String {
         let args = Args {
             raw: Some(Box::new(RawArgs::new(values, blocks.concat()))),
-            files: files.iter().map(|&(arg, fd, text)| (arg, fd, text.into())).collect(),
+            files: files
+                .iter()
+                .map(|&(arg, fd, text)| (arg, fd, text.into()))
+                .collect(),
         };
         texts(name, Number::Native(0), &args).join(", ")
     }
@@ -434,11 +445,21 @@ mod tests {
         let path = block(TEXT, 1, 0, b"/tmp/a b\0");
         let cwd = i64::from(libc::AT_FDCWD).cast_unsigned();
         assert_eq!(
-            said("openat", [cwd, 1, 0o2_000_000, 7, 7, 7], &[path.clone()], &[]),
+            said(
+                "openat",
+                [cwd, 1, 0o2_000_000, 7, 7, 7],
+                &[path.clone()],
+                &[]
+            ),
             r#"AT_FDCWD, "/tmp/a b", O_RDONLY|O_CLOEXEC"#
         );
         assert_eq!(
-            said("openat", [5, 1, 0o101, 0o644, 7, 7], &[path], &[(0, 5, "/tmp")]),
+            said(
+                "openat",
+                [5, 1, 0o101, 0o644, 7, 7],
+                &[path],
+                &[(0, 5, "/tmp")]
+            ),
             r#"5</tmp>, "/tmp/a b", O_WRONLY|O_CREAT, 0644"#
         );
         // Unreadable: its address.
@@ -452,7 +473,12 @@ mod tests {
     fn a_number_of_a_file_is_told_only_with_what_it_was() {
         let file = file_block(0, 3, 9, 0o100_644, "x");
         assert_eq!(
-            said("read", [3, 0x1000, 512, 0, 0, 0], &[file], &[(0, 3, "/data/x\x1b[2J")]),
+            said(
+                "read",
+                [3, 0x1000, 512, 0, 0, 0],
+                &[file],
+                &[(0, 3, "/data/x\x1b[2J")]
+            ),
             "3</data/x\\x1b[2J>, 0x1000, 512"
         );
         assert_eq!(said("close", [u64::MAX, 0, 0, 0, 0, 0], &[], &[]), "-1");
@@ -485,7 +511,12 @@ mod tests {
         }
         let array = block(BYTES, 0, 0, &entries);
         assert_eq!(
-            said("poll", [0x10, 3, u64::from(u32::MAX), 0, 0, 0], &[array], &[(0, 3, "tcp 1.2.3.4:80")]),
+            said(
+                "poll",
+                [0x10, 3, u64::from(u32::MAX), 0, 0, 0],
+                &[array],
+                &[(0, 3, "tcp 1.2.3.4:80")]
+            ),
             "[{fd=3<tcp 1.2.3.4:80>, POLLIN}, {fd=4, POLLIN|POLLOUT}, ...], 3, -1"
         );
         assert_eq!(said("poll", [0, 0, 5, 0, 0, 0], &[], &[]), "NULL, 0, 5");
@@ -494,9 +525,19 @@ mod tests {
     #[test]
     fn addresses_of_sockets_are_read() {
         let inet = [2, 0, 0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-        let of = |bytes: &[u8]| said("connect", [3, 1, 16, 0, 0, 0], &[block(BYTES, 1, 0, bytes)], &[]);
+        let of = |bytes: &[u8]| {
+            said(
+                "connect",
+                [3, 1, 16, 0, 0, 0],
+                &[block(BYTES, 1, 0, bytes)],
+                &[],
+            )
+        };
         assert_eq!(of(&inet), "3, {AF_INET, 127.0.0.1:8080}, 16");
-        assert_eq!(of(b"\x01\0/run/a;\n\0zzz"), "3, {AF_UNIX, \"/run/a;\\n\"}, 16");
+        assert_eq!(
+            of(b"\x01\0/run/a;\n\0zzz"),
+            "3, {AF_UNIX, \"/run/a;\\n\"}, 16"
+        );
         assert_eq!(of(b"\x01\0\0hidden"), "3, {AF_UNIX, @\"hidden\"}, 16");
         assert_eq!(of(&inet[..5]), "3, 0x1, 16");
     }
@@ -504,16 +545,29 @@ mod tests {
     #[test]
     fn a_call_of_the_gpu_driver_is_named() {
         assert_eq!(
-            said("ioctl", [7, 0xc020_462a, 0x7ffe, 0, 0, 0], &[], &[(0, 7, "/dev/nvidiactl")]),
+            said(
+                "ioctl",
+                [7, 0xc020_462a, 0x7ffe, 0, 0, 0],
+                &[],
+                &[(0, 7, "/dev/nvidiactl")]
+            ),
             "7</dev/nvidiactl>, NV_ESC_RM_CONTROL, 0x7ffe"
         );
     }
 
     #[test]
     fn what_is_not_known_is_hexadecimal() {
-        assert_eq!(said("no_such", [1, 0, 255, 0, 0, 0], &[], &[]), "0x1, 0, 0xff, 0, 0, 0");
         assert_eq!(
-            said("nanosleep", [0x10, 0, 0, 0, 0, 0], &[block(BYTES, 0, 0, &bytes_of(&[0, 20_000_000]))], &[]),
+            said("no_such", [1, 0, 255, 0, 0, 0], &[], &[]),
+            "0x1, 0, 0xff, 0, 0, 0"
+        );
+        assert_eq!(
+            said(
+                "nanosleep",
+                [0x10, 0, 0, 0, 0, 0],
+                &[block(BYTES, 0, 0, &bytes_of(&[0, 20_000_000]))],
+                &[]
+            ),
             "{20.0 ms}, 0"
         );
         assert_eq!(

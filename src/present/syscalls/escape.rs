@@ -46,8 +46,14 @@ mod tests {
     #[test]
     fn what_is_no_plain_text_is_escaped() {
         assert_eq!(quoted(b"/etc/passwd", false), r#""/etc/passwd""#);
-        assert_eq!(quoted(b"a\"b\\c\nd\x1b[2J", false), r#""a\"b\\c\nd\x1b[2J""#);
-        assert_eq!(quoted(b"half \xe2\x82 end\xff", true), r#""half \xe2\x82 end\xff"..."#);
+        assert_eq!(
+            quoted(b"a\"b\\c\nd\x1b[2J", false),
+            r#""a\"b\\c\nd\x1b[2J""#
+        );
+        assert_eq!(
+            quoted(b"half \xe2\x82 end\xff", true),
+            r#""half \xe2\x82 end\xff"..."#
+        );
         assert_eq!(quoted("訓練".as_bytes(), false), "\"訓練\"");
     }
 

@@ -191,6 +191,9 @@ mod tests {
         assert_eq!(text(Some("/dev/other"), 0xc020_462a), other);
         assert_eq!(text(None, 0xc020_462a), other);
         assert_eq!(text(None, 0x1234), "0x1234");
-        assert_eq!(text(Some("/dev/nvidia0"), 0xc020_46ff), "_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0xff, 0x20)");
+        assert_eq!(
+            text(Some("/dev/nvidia0"), 0xc020_46ff),
+            "_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0xff, 0x20)"
+        );
     }
 }

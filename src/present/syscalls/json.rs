@@ -164,9 +164,11 @@ fn sum<'a>(call: &'a sums::Call, show: &super::Show, waits: bool) -> SumDoc<'a> 
         p99_ns: times.percentile(0.99).map(Nanos::as_u64),
         max_ns: some(times.max),
         stddev_ns: call.deviation().map(Nanos::as_u64),
-        errnos: show
-            .errnos
-            .then(|| errnos.map(|(e, n)| (errno(*e).0.into_owned(), *n)).collect()),
+        errnos: show.errnos.then(|| {
+            errnos
+                .map(|(e, n)| (errno(*e).0.into_owned(), *n))
+                .collect()
+        }),
         histogram: show.histograms.then(|| {
             buckets
                 .map(|(from, to, count)| BucketDoc {

@@ -136,8 +136,10 @@ mod tests {
         assert!(line(&before, since).contains("(   >2.517 ms): cat/8 nanosleep() = 0"));
         assert!(line(&call(Number::Native(231), None), since).contains("exit_group() = ?"));
         assert!(line(&call(Number::None, Some(-38)), since).contains("syscall_?() = -1 ENOSYS"));
-        assert!(line(&call(Number::Native(9), Some(0x7f00_0000_1000)), since)
-            .ends_with("mmap() = 0x7f0000001000\n"));
+        assert!(
+            line(&call(Number::Native(9), Some(0x7f00_0000_1000)), since)
+                .ends_with("mmap() = 0x7f0000001000\n")
+        );
         assert!(line(&call(Number::Native(35), Some(-516)), since)
             .ends_with("= ? ERESTART_RESTARTBLOCK (Interrupted by signal)\n"));
     }

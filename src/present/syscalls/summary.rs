@@ -104,7 +104,10 @@ fn all_the_time<W: Write>(
     page.table(2, &table)?;
     let hidden = threads.len().saturating_sub(shown);
     if hidden > 0 {
-        page.line(Paint::Dim, &format!("  {hidden} more: --top all shows them"))?;
+        page.line(
+            Paint::Dim,
+            &format!("  {hidden} more: --top all shows them"),
+        )?;
     }
     Ok(())
 }

@@ -1,0 +1,348 @@
+//! Are the threads that matter where they should be: do they wait for a CPU, behind whom, and would another
+//! one have been free?
+//!
+//! Nothing is guessed: whoever is named had the CPU, or took it, for a share of the wait that is stated; a
+//! CPU is called free only when its idle time is so long that it must have been idle while the thread
+//! waited. A thread that waits little is where it should be, whoever else runs there.
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+
+use super::{cpu_list, CpuSum, Summary, ThreadSum, Who};
+use crate::event::Cpu;
+use crate::units::{Count, Nanos, Share};
+
+/// Waiting less than this, or than this share of the time that it could run, is no harm; nor are waits that are
+/// all shorter and behind nobody.
+const LEAST_WAIT: Nanos = Nanos::from_millis(1);
+const LEAST_SHARE: f64 = 0.01;
+
+/// Whoever had less than this share of the wait is not named.
+const CULPRIT_SHARE: f64 = 0.1;
+const CULPRITS: usize = 3;
+
+/// Where nobody is known to launch GPU work: threads that ran for this share of the time.
+const BUSY_SHARE: f64 = 0.1;
+const JUDGED: usize = 4;
+
+/// Moves a second that are worth a sentence, and how many there must be.
+const MOVES_PER_SECOND: u64 = 50;
+const LEAST_MOVES: u64 = 50;
+
+/// A CPU was free when it was surely idle for this share of the wait.
+const FREE_SHARE: f64 = 0.5;
+
+/// What is to be said of one thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub who: Who,
+    /// It waits for no CPU to speak of.
+    pub fine: bool,
+    pub says: String,
+    pub evidence: Vec<String>,
+    pub remedy: Option<String>,
+}
+
+/// Of the threads that launch GPU work each has a verdict; of others those that have a problem.
+pub fn judge(summary: &Summary) -> Vec<Verdict> {
+    let window = summary.end.saturating_sub(summary.start);
+    let dispatchers: Vec<&ThreadSum> = summary.threads.iter().filter(|t| t.dispatcher).collect();
+    let any = !dispatchers.is_empty();
+    let mut judged = if any {
+        dispatchers
+    } else {
+        let busy = |t: &&ThreadSum| t.target && !t.kthread && t.run.share_of(window) >= BUSY_SHARE;
+        summary.threads.iter().filter(busy).collect()
+    };
+    judged.sort_by_key(|t| (Reverse((t.runq.total, t.run)), t.who.tid));
+    let verdicts = judged.into_iter().map(|thread| of_thread(summary, thread));
+    let verdicts = verdicts.filter(|verdict| any || !verdict.fine);
+    verdicts.take(JUDGED).collect()
+}
+
+fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
+    let waited = thread.runq.total;
+    let share = waited.share_of(thread.run + waited);
+    if waited >= LEAST_WAIT && share >= LEAST_SHARE {
+        let culprits = culprits(summary, thread);
+        // A CPU that was idle takes its time to wake.
+        if !culprits.is_empty() || thread.runq.max >= LEAST_WAIT {
+            return waits(summary, thread, &culprits);
+        }
+    }
+    moves_or_fine(summary, thread)
+}
+
+fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
+    let waited = thread.runq.total;
+    let window = summary.end.saturating_sub(summary.start);
+    let rate = per_second(thread.migrations, window);
+    let restless = thread.migrations >= LEAST_MOVES && rate >= MOVES_PER_SECOND;
+    let (says, remedy) = if restless {
+        (
+            format!(
+                "moved between CPUs {} times, {} a second",
+                Count(thread.migrations),
+                Count(rate)
+            ),
+            Some(format!(
+                "if it matters that its caches stay warm, pin it: taskset -pc {} {}",
+                cpu_list(&favourite(thread)),
+                thread.who.tid
+            )),
+        )
+    } else {
+        ("is where it should be".to_string(), None)
+    };
+    let share = Share(waited.share_of(thread.run + waited));
+    Verdict {
+        who: thread.who.clone(),
+        fine: !restless,
+        says,
+        evidence: vec![format!(
+            "it {}; it waited {waited} for a CPU, {share} of the time that it could run",
+            places(thread)
+        )],
+        remedy,
+    }
+}
+
+fn per_second(count: u64, window: Nanos) -> u64 {
+    let per_ns = u128::from(count) * 1_000_000_000;
+    let rate = per_ns.checked_div(u128::from(window.0)).unwrap_or(0);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// The CPU that it ran on most.
+fn favourite(thread: &ThreadSum) -> Vec<Cpu> {
+    thread
+        .cpus
+        .first()
+        .map(|&(cpu, _)| cpu)
+        .into_iter()
+        .collect()
+}
+
+/// `ran on CPUs 0-1 of 2-3, and moved 7 times`
+fn places(thread: &ThreadSum) -> String {
+    let mut used: Vec<Cpu> = thread.cpus.iter().map(|&(cpu, _)| cpu).collect();
+    used.sort_unstable();
+    let (one, list) = (used.len() == 1, cpu_list(&used));
+    let used = if one {
+        format!("CPU {list}")
+    } else {
+        format!("CPUs {list}")
+    };
+    let may = match (&thread.affinity, thread.allowed_cpus()) {
+        (Some(cpus), _) => format!(" of {}", cpu_list(cpus)),
+
+        (None, Some(n)) => format!(" (it may use {n})"),
+        (None, None) => String::new(),
+    };
+    let moved = match thread.migrations {
+        0 => String::new(),
+        1 => ", and moved once".to_string(),
+        n => format!(", and moved {} times", Count(n)),
+    };
+    format!("ran on {used}{may}{moved}")
+}
+
+/// Somebody who had, or took, its CPU for a share of its wait.
+struct Culprit<'a> {
+    who: &'a Who,
+    /// A thread of the kernel.
+    kthread: bool,
+    /// Of the wait.
+    time: Nanos,
+    says: String,
+}
+
+fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Verdict {
+    let waited = thread.runq.total;
+    let share = Share(waited.share_of(thread.run + waited));
+    let free = free_cpus(summary, thread);
+    let mut evidence = vec![format!("it {}", places(thread))];
+    evidence.extend(culprits.iter().map(|culprit| culprit.says.clone()));
+    let longest = format!("the longest wait was {}", thread.runq.max);
+    match &thread.runq_max_behind {
+        Some(who) if culprits.is_empty() => {
+            evidence.push(format!("{longest}, behind {}", who));
+        }
+        Some(_) | None => {}
+    }
+    evidence.extend(free.iter().map(Free::says));
+    if thread.packed {
+        evidence.push("in most of its long waits, CPUs that it may not use were idle".to_string());
+    }
+    Verdict {
+        who: thread.who.clone(),
+        fine: false,
+        says: format!("waited {waited} for a CPU, {share} of the time that it could run"),
+        evidence,
+        remedy: remedy(summary, thread, culprits, &free),
+    }
+}
+
+fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>> {
+    let waited = thread.runq.total;
+    let is_kthread = |who: &Who| {
+        let found = summary.threads.iter().find(|t| t.who.tid == who.tid);
+        found.is_some_and(|t| t.kthread)
+    };
+    let took = |who: &Who| -> Option<(u64, Nanos)> {
+        let preemptor = summary.preemptors.iter().find(|p| p.who.tid == who.tid)?;
+        let victim = preemptor
+            .victims
+            .iter()
+            .find(|v| v.0.tid == thread.who.tid)?;
+        Some((victim.1, victim.2))
+    };
+    let mut found: Vec<Culprit<'_>> = Vec::new();
+    for (who, had) in &thread.behind {
+        if had.share_of(waited) >= CULPRIT_SHARE {
+            let took = took(who).map_or_else(String::new, |(count, _)| {
+                format!(", and took it {} times", Count(count))
+            });
+            found.push(Culprit {
+                who,
+                kthread: is_kthread(who),
+                time: *had,
+                says: format!(
+                    "{} had its CPU for {had} of that ({}){took}",
+                    who,
+                    Share(had.share_of(waited))
+                ),
+            });
+        }
+    }
+    if thread.behind.is_empty() {
+        for preemptor in &summary.preemptors {
+            let who = &preemptor.who;
+            match took(who) {
+                Some((count, then)) if then.share_of(waited) >= CULPRIT_SHARE => {
+                    found.push(Culprit {
+                        who,
+                        kthread: is_kthread(who),
+                        time: then,
+                        says: format!(
+                            "{} took its CPU {} times; it then waited {then} ({})",
+                            who,
+                            Count(count),
+                            Share(then.share_of(waited))
+                        ),
+                    });
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+    found.truncate(CULPRITS);
+    found
+}
+
+/// A CPU that must have been idle while the thread waited.
+struct Free {
+    cpu: Cpu,
+    /// At least.
+    idle: Nanos,
+    /// Whether the thread may run there.
+    allowed: bool,
+}
+
+impl Free {
+    fn says(&self) -> String {
+        let may = if self.allowed { "may" } else { "may not" };
+        format!(
+            "CPU {}, which it {may} use, was idle for at least {} of that",
+            self.cpu, self.idle
+        )
+    }
+}
+
+/// Where the thread may run must be known: all of them, or a list.
+fn free_cpus(summary: &Summary, thread: &ThreadSum) -> Vec<Free> {
+    let waited = thread.runq.total;
+    let window = summary.end.saturating_sub(summary.start);
+    let may_use = |cpu: &CpuSum| match (&thread.affinity, thread.allowed) {
+        (Some(cpus), _) => Some(cpus.contains(&cpu.cpu)),
+        (None, Some(n)) => (usize::from(n) >= summary.cpus.len()).then_some(true),
+        (None, None) => None,
+    };
+    let free = summary.cpus.iter().filter_map(|cpu| {
+        // Both fit into the window only if they overlap by so much.
+        let idle = cpu.idle.saturating_add(waited).saturating_sub(window);
+        let allowed = may_use(cpu)?;
+        (idle.share_of(waited) >= FREE_SHARE).then_some(Free {
+            cpu: cpu.cpu,
+            idle,
+            allowed,
+        })
+    });
+    let mut free: Vec<Free> = free.collect();
+    free.sort_by_key(|f| (Reverse((f.allowed, f.idle)), f.cpu));
+    free.truncate(CULPRITS);
+    free
+}
+
+/// `None` when the numbers prove nobody's part.
+fn remedy(
+    summary: &Summary,
+    thread: &ThreadSum,
+    culprits: &[Culprit<'_>],
+    free: &[Free],
+) -> Option<String> {
+    let tid = thread.who.tid;
+    if let Some(free) = free.first() {
+        let mut cpus = vec![free.cpu];
+        if !free.allowed {
+            cpus.extend(thread.affinity.iter().flatten());
+            cpus.sort_unstable();
+        }
+        return Some(format!(
+            "let it run where there is room: taskset -pc {} {tid}",
+            cpu_list(&cpus)
+        ));
+    }
+    if thread.packed {
+        return Some(format!(
+            "it may use too few CPUs: give it more with taskset -pc CPUS {tid}, or widen the cpuset of its cgroup"
+        ));
+    }
+    let own = |culprit: &&Culprit<'_>| culprit.who.pid == thread.who.pid;
+    let of = |culprits: &mut dyn Iterator<Item = &Culprit<'_>>| {
+        culprits
+            .map(|c| c.time)
+            .fold(Nanos::ZERO, Nanos::saturating_add)
+    };
+    let by_own = of(&mut culprits.iter().filter(own));
+    let by_kernel = of(&mut culprits.iter().filter(|c| c.kthread));
+    let foreign = || culprits.iter().filter(|c| !own(c) && !c.kthread);
+    let by_foreign = of(&mut foreign());
+    let most = by_own.max(by_kernel).max(by_foreign);
+    if most == Nanos::ZERO {
+        return None;
+    }
+    Some(if most == by_own {
+        "threads of its own process want its CPU: use fewer of them, or pin them elsewhere with taskset -pc"
+            .to_string()
+    } else if most == by_kernel {
+        format!(
+            "work of the kernel has its CPU: move interrupts (/proc/irq/N/smp_affinity) and workqueues away, \
+             or pin it elsewhere: taskset -pc CPU {tid}"
+        )
+    } else {
+        let other = foreign().next()?;
+        let pinned = thread
+            .allowed_cpus()
+            .is_some_and(|n| n < summary.cpus.len());
+        let away = format!(
+            "keep {} (process {}) off its CPU with taskset -pc, or give process {} a cpuset of its own",
+            other.who, other.who.pid, thread.who.pid
+        );
+        if pinned {
+            away
+        } else {
+            format!("{away}; it is not pinned itself")
+        }
+    })
+}

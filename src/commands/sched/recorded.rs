@@ -1,0 +1,93 @@
+//! A recording: read once, event by event, and summed up.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use crate::analyse::sched::recorded::{self, Scope};
+use crate::analyse::sched::Summary;
+use crate::cli::SchedOptions;
+use crate::error::{status, Error};
+use crate::model::Timeline;
+use crate::store::Reader;
+use crate::units::Nanos;
+
+/// A recording, and how much of it could be read.
+struct Loaded {
+    timeline: Timeline,
+    warnings: Vec<String>,
+    /// Nothing of the recording was missing or damaged.
+    whole: bool,
+}
+
+fn load(path: &Path) -> anyhow::Result<Loaded> {
+    let mut reader = Reader::open(path)?;
+    let mut timeline = Timeline::new(reader.meta());
+    reader.for_each(|event| {
+        timeline.push(event);
+        ControlFlow::Continue(())
+    })?;
+    timeline.finish(reader.summary());
+    Ok(Loaded {
+        warnings: reader.coverage().warnings(reader.meta().start()),
+        whole: reader.coverage().is_whole(),
+        timeline,
+    })
+}
+
+pub(super) fn run(
+    options: &SchedOptions,
+    input: &Path,
+    from: Option<Nanos>,
+    to: Option<Nanos>,
+) -> anyhow::Result<u8> {
+    let Loaded {
+        timeline,
+        warnings,
+        whole,
+    } = load(input)?;
+    for warning in &warnings {
+        // With stderr gone there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
+    }
+    let summary = summary(&timeline, options, (from, to))?;
+    super::write(options, &summary)?;
+    Ok(match summary.lost {
+        _ if !whole => status::FAILED,
+        Some(lost) if lost > 0 && options.strict => return Err(Error::EventsLost { lost }.into()),
+        Some(_) | None => status::DONE,
+    })
+}
+
+fn summary(
+    timeline: &Timeline,
+    options: &SchedOptions,
+    (from, to): (Option<Nanos>, Option<Nanos>),
+) -> Result<Summary, Error> {
+    let switches = |from, to| {
+        timeline
+            .cpus()
+            .iter()
+            .map(|cpu| cpu.switches(from, to))
+            .sum::<u64>()
+    };
+    if switches(Nanos::ZERO, Nanos::MAX) == 0 {
+        return Err(super::no_switches());
+    }
+    let start = timeline.start();
+    let at = |time: Nanos| Nanos(start.0.saturating_add(time.0)).min(timeline.end());
+    let scope = Scope {
+        from: from.map_or(start, at),
+        to: to.map_or(timeline.end(), at),
+        cpus: options.cpus.as_deref(),
+        tids: &options.tids,
+    };
+    let summary = recorded::summary(timeline, &scope);
+    if summary.threads.is_empty() && (!options.tids.is_empty() || options.cpus.is_some()) {
+        return Err(Error::NotRecorded {
+            what: "thread that did anything where it was asked for",
+            hint: "leave out -t and -C to see whom it has",
+        });
+    }
+    Ok(summary)
+}
