@@ -49,6 +49,10 @@ pub enum Error {
         found: String,
     },
 
+    /// CPUs of this machine as lists.
+    #[error("no CPU {asked} is online")]
+    CpusOffline { asked: String, online: String },
+
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
 
@@ -146,6 +150,16 @@ pub enum Error {
     /// A trace in protobuf, likewise.
     #[error("a trace is not for a terminal")]
     BinaryToTerminal,
+    /// `pid` is 0 when it is in another PID namespace.
+    #[error("a flight recorder called '{name}' is running already{}", of(.pid))]
+    RecorderRuns { name: String, pid: u32 },
+
+    #[error("user {uid} holds the address of the flight recorder '{name}'{}", of(.pid))]
+    AddressTaken { name: String, pid: u32, uid: u32 },
+
+    /// `stop` is also asked to clean up.
+    #[error("no flight recorder called '{name}' is running")]
+    NoRecorder { name: String, to_stop: bool },
 
     /// Whoever read our output went away, as `head` does. Ends quietly.
     #[error("the output was closed")]
@@ -159,7 +173,7 @@ impl Error {
             Error::PictureToTerminal | Error::BinaryToTerminal | Error::NoSuchCall(_) => {
                 status::USAGE
             }
-            Error::NothingCaptured { .. } => status::NOTHING,
+            Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
             | Error::NoBtf
@@ -167,7 +181,8 @@ impl Error {
             | Error::ForeignProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
-            Error::NoSuchProcess(_)
+            Error::CpusOffline { .. }
+            | Error::NoSuchProcess(_)
             | Error::NoSuchThread(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
@@ -183,7 +198,9 @@ impl Error {
             | Error::ContainerNotMounted { .. }
             | Error::NoSuchGpu { .. }
             | Error::NotRecorded { .. }
-            | Error::NothingToDraw { .. } => status::FAILED,
+            | Error::NothingToDraw { .. }
+            | Error::RecorderRuns { .. }
+            | Error::AddressTaken { .. } => status::FAILED,
         }
     }
 
@@ -198,6 +215,7 @@ impl Error {
                     .to_string()
             }
             Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
+            Error::CpusOffline { online, .. } => format!("those that are online: {online}"),
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
@@ -250,8 +268,25 @@ impl Error {
             Error::BinaryToTerminal => {
                 "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
             }
+            Error::RecorderRuns { .. } => {
+                "end it with `gdiag stop`, or give the new one a --name of its own".to_string()
+            }
+            Error::AddressTaken { .. } => "give another --name".to_string(),
+            Error::NoRecorder { to_stop: true, .. } => {
+                "nothing is left to clean up: one that was killed leaves no socket, file, BPF program or map".to_string()
+            }
+            Error::NoRecorder { .. } => {
+                "start one with `gdiag start`; one of another user or network namespace is not seen from here".to_string()
+            }
             Error::OutputClosed => return None,
         })
+    }
+}
+
+fn of(pid: &u32) -> String {
+    match pid {
+        0 => String::new(),
+        pid => format!(" (pid {pid})"),
     }
 }
 

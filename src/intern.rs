@@ -27,6 +27,12 @@ pub struct Names {
 }
 
 impl Names {
+    /// Whatever comes from now on is defined again, under a new id.
+    pub fn forget(&mut self) {
+        self.ids = HashMap::new();
+        self.bytes = 0;
+    }
+
     /// The id of `text`; a definition goes to `sink` when it is new. The empty text is id 0.
     pub fn name(&mut self, text: &str, sink: &mut dyn FnMut(Event)) -> NameId {
         if text.is_empty() {
@@ -59,6 +65,11 @@ pub struct Stacks {
 }
 
 impl Stacks {
+    /// Whatever comes from now on is defined again, under a new id.
+    pub fn forget(&mut self) {
+        self.ids = HashMap::new();
+    }
+
     /// The id of `frames`; a definition goes to `sink` when it is new. No frames are id 0.
     pub fn stack(&mut self, frames: Vec<NameId>, sink: &mut dyn FnMut(Event)) -> StackId {
         if frames.is_empty() {
@@ -86,6 +97,11 @@ pub struct Frames {
 }
 
 impl Frames {
+    /// Whatever comes from now on is defined again, under a new id.
+    pub fn forget(&mut self) {
+        self.ids = HashMap::new();
+    }
+
     /// The id of `frame`, and whether it is new; then its definition goes to `sink`.
     pub fn frame(&mut self, frame: Frame, sink: &mut dyn FnMut(Event)) -> (FrameId, bool) {
         if let Some(&id) = self.ids.get(&frame) {
@@ -110,6 +126,11 @@ pub struct CallStacks {
 }
 
 impl CallStacks {
+    /// Whatever comes from now on is defined again, under a new id.
+    pub fn forget(&mut self) {
+        self.ids = HashMap::new();
+    }
+
     /// The id of a stack; a definition goes to `sink` when it is new. Nothing at all is id 0.
     pub fn stack(
         &mut self,

@@ -30,9 +30,10 @@ pub mod stacks;
 mod sums;
 pub mod syscalls;
 mod tables;
-pub mod tracks;
 #[cfg(test)]
 mod tests;
+pub mod tracks;
+pub mod triggers;
 mod waits;
 mod walk;
 mod what;

@@ -8,6 +8,7 @@ use super::{
     after_help, parse_bytes, parse_name, parse_positive, Pairs, RecordOptions, RecordingArgs,
     Target, DEFAULT_FILE, EXIT_STATUS, LIVE_EXIT_STATUS,
 };
+pub use crate::analyse::triggers::Trigger;
 use crate::units::{Bytes, Nanos};
 
 pub const START_EXAMPLES: Pairs = &[
@@ -51,21 +52,29 @@ pub const FLIGHT_EXIT_STATUS: Pairs = &[("3", "no flight recorder is running")];
 /// When and how much to keep in memory.
 #[derive(Clone, Debug, Args)]
 pub(super) struct KeepArgs {
-    /// Keep this much of the past
-    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = parse_positive)]
-    pub(super) window: Nanos,
+    /// Keep this much of the past [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = parse_positive)]
+    pub(super) window: Option<Nanos>,
 
-    /// Keep at most this much in memory; the oldest goes first
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_bytes)]
-    pub(super) memory: Bytes,
+    /// Keep at most this much in memory; the oldest goes first [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub(super) memory: Option<Bytes>,
 
-    /// Go on for this long after the event before the snapshot is written
-    #[arg(long, value_name = "DUR", default_value = "1s")]
-    pub(super) after: Nanos,
+    /// Go on for this long after the event before the snapshot is written [default: 1s]
+    #[arg(long, value_name = "DUR")]
+    pub(super) after: Option<Nanos>,
 
-    /// Write at most so many snapshots by themselves
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) snapshots: u32,
+    /// Write at most so many snapshots by themselves [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) snapshots: Option<u32>,
+}
+
+/// With less, not even the threads of a machine have room.
+fn parse_memory(text: &str) -> Result<Bytes, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < Bytes(1 << 20) => Err("must be at least 1M".to_string()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Start the flight recorder: record into memory, where the newest overwrites the oldest
@@ -154,17 +163,6 @@ pub(super) struct StopArgs {
     output: Option<PathBuf>,
 }
 
-/// An event that is worth a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
-    /// A GPU had nothing to do for longer than this.
-    Gap(Nanos),
-    /// A thread of the target waited for a CPU for longer than this.
-    RunQueue(Nanos),
-    /// A thread of the target waited for anything for longer than this.
-    Wait(Nanos),
-}
-
 /// How much of the past to keep, and when to write it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeepOptions {
@@ -206,12 +204,36 @@ pub struct StopOptions {
 impl KeepArgs {
     pub(super) fn into_options(self, triggers: Vec<Trigger>) -> KeepOptions {
         KeepOptions {
-            window: self.window,
-            memory: self.memory,
-            after: self.after,
-            snapshots: self.snapshots,
+            window: self.window.unwrap_or(Nanos::from_secs(10)),
+            memory: self.memory.unwrap_or(Bytes(256 << 20)),
+            after: self.after.unwrap_or(Nanos::from_secs(1)),
+            snapshots: self.snapshots.unwrap_or(10),
             triggers,
         }
+    }
+
+    /// For `record`, which writes everything to its file unless a window or an event is given.
+    pub(super) fn into_record_options(
+        self,
+        triggers: Vec<Trigger>,
+    ) -> Result<Option<KeepOptions>, clap::Error> {
+        if self.window.is_some() || !triggers.is_empty() {
+            return Ok(Some(self.into_options(triggers)));
+        }
+        for (option, is_given) in [
+            ("--memory", self.memory.is_some()),
+            ("--after", self.after.is_some()),
+            ("--snapshots", self.snapshots.is_some()),
+        ] {
+            if is_given {
+                return Err(super::usage_error(
+                    "record",
+                    clap::error::ErrorKind::MissingRequiredArgument,
+                    &format!("{option} needs --window or --snapshot-on: without, everything is written to the file"),
+                ));
+            }
+        }
+        Ok(None)
     }
 }
 

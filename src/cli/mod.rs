@@ -729,7 +729,7 @@ impl RecordArgs {
             }
         };
         watched::check_command("record", &self.command)?;
-        let keep = (!self.snapshot_on.is_empty()).then(|| self.keep.into_options(self.snapshot_on));
+        let keep = self.keep.into_record_options(self.snapshot_on)?;
         Ok(RecordOptions {
             duration: self.duration,
             unified_memory: self.unified_memory,
@@ -910,6 +910,9 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(text.to_string())
 }
 
+/// Shorter ones are not told one by one by the BPF programs.
+const LEAST_CPU_WAIT: Nanos = Nanos::from_millis(1);
+
 fn parse_trigger(text: &str) -> Result<Trigger, String> {
     let (what, duration) = text
         .split_once('>')
@@ -917,6 +920,9 @@ fn parse_trigger(text: &str) -> Result<Trigger, String> {
     let duration = parse_positive(duration.trim())?;
     match what.trim() {
         "gap" => Ok(Trigger::Gap(duration)),
+        "runq" if duration < LEAST_CPU_WAIT => {
+            Err("waits for a CPU that are shorter than 1ms are not looked for".to_string())
+        }
         "runq" => Ok(Trigger::RunQueue(duration)),
         "wait" => Ok(Trigger::Wait(duration)),
         other => Err(format!("there is no event '{other}': gap, runq or wait")),

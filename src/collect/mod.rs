@@ -1,5 +1,6 @@
 //! The sources: what the kernel, the shim and /proc say, as they say it.
 
+pub mod background;
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
@@ -7,8 +8,11 @@ pub mod driver;
 pub mod elf;
 pub mod inject;
 pub mod maps;
+mod marks;
+pub mod passing;
 pub mod process;
 pub mod python;
+pub mod sched_sum;
 pub mod shim_file;
 pub mod shims;
 pub mod sock_diag;

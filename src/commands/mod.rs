@@ -3,7 +3,9 @@
 
 pub mod export;
 pub mod flame;
+pub mod flight;
 pub mod record;
+mod recorder;
 pub mod report;
 pub mod sched;
 pub mod shim;
@@ -28,9 +30,10 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),
         Action::Export(options) => export::run(options),
-        Action::Start(_) | Action::Stat(_) | Action::Snapshot(_) | Action::Stop(_) => {
-            anyhow::bail!("under construction")
-        }
+        Action::Start(options) => flight::start(options),
+        Action::Stat(options) => flight::stat(options),
+        Action::Snapshot(options) => flight::snapshot(options),
+        Action::Stop(options) => flight::stop(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }

@@ -59,6 +59,12 @@ pub struct GpuDecoder {
 }
 
 impl GpuDecoder {
+    /// Names that shims have numbers for: they may come again.
+    pub fn names(&self) -> impl Iterator<Item = NameId> + '_ {
+        let names = self.processes.values().map(|process| &process.names);
+        names.flat_map(|names| names.values().copied())
+    }
+
     /// Tells what the clocks say; at least every 100 ms, and after the records of that time were written.
     pub fn clock(&mut self, pair: ClockPair) -> Option<Loss> {
         self.newest = pair.mono;

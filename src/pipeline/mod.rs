@@ -30,7 +30,7 @@ use crate::collect::syscalls::Syscalls;
 use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
-use crate::event::{Define, Event, Pid, Process, ShimState, Tid};
+use crate::event::{Define, Event, NameId, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::model::api;
 use crate::units::Nanos;
@@ -77,6 +77,7 @@ pub struct Session {
     warnings: Vec<String>,
     more_warnings: u64,
     missing: Vec<String>,
+    host_only: bool,
     pub seen: Seen,
 }
 
@@ -152,6 +153,7 @@ impl Session {
             warnings: Vec::new(),
             more_warnings: 0,
             missing,
+            host_only: false,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -160,6 +162,13 @@ impl Session {
             sink(Event::Define(Define::Irq { irq, name }));
         }
         Ok(session)
+    }
+
+    /// Leaves the GPU's side alone: no shim is asked to record, and no driver gets probes.
+    pub fn host_only(mut self) -> Session {
+        self.drivers = Drivers::new(false);
+        self.host_only = true;
+        self
     }
 
     /// Becomes readable when there is much to read, or something urgent.
@@ -191,9 +200,9 @@ impl Session {
     }
 
     /// What a person should know about this recording.
-    pub fn warnings(&mut self) -> Vec<String> {
-        let mut warnings = std::mem::take(&mut self.warnings);
-        if let Some((count, pid)) = self.vanished.take() {
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        if let Some((count, pid)) = self.vanished {
             let who = match count {
                 1 => format!("process {pid}"),
                 _ => format!("{count} processes with CUDA, {pid} among them,"),
@@ -202,11 +211,19 @@ impl Session {
                 "{who} ended before gdiag could read their GPU records: they are missing"
             ));
         }
-        let more = std::mem::take(&mut self.more_warnings);
-        if more > 0 {
+        if self.more_warnings > 0 {
+            let more = self.more_warnings;
             warnings.push(format!("{more} more of the like"));
         }
         warnings
+    }
+
+    /// Forgets all ids of names, frames and stacks: what comes again is defined again, under a new one.
+    /// The old ones are never used any more, but for the names that are the result.
+    pub fn forget_ids(&mut self) -> HashSet<NameId> {
+        self.names.forget();
+        self.lookup.forget_ids();
+        self.gpu.names().collect()
     }
 
     fn warn(&mut self, warning: String) {
@@ -353,6 +370,7 @@ impl Session {
         let now = clock::monotonic();
         for news in std::mem::take(&mut self.lookup.news) {
             match news {
+                News::Shim { .. } | News::Cuda { .. } if self.host_only => {}
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
                 News::Target { pid, proc_pid } => self.drivers.target(pid, proc_pid, now),

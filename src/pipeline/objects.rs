@@ -187,6 +187,12 @@ impl Objects {
         }
     }
 
+    /// See [`Session::forget_ids`](super::Session::forget_ids).
+    pub fn forget_ids(&mut self) {
+        self.known.clear();
+        self.told.clear();
+    }
+
     /// What `wait` was for. If that is a socket, it is also said who is at the other end.
     pub fn of(
         &mut self,

@@ -195,6 +195,14 @@ impl Lookup for Resolver {
 }
 
 impl Resolver {
+    /// See [`Session::forget_ids`](super::Session::forget_ids).
+    pub(super) fn forget_ids(&mut self) {
+        self.stacks.forget();
+        self.known_stacks.clear();
+        self.objects.forget_ids();
+        self.user.forget_ids();
+    }
+
     /// Does now what the first stack would wait for.
     pub(super) fn load(&mut self) {
         self.symbols.load();

@@ -238,6 +238,14 @@ impl UserStacks {
         }
     }
 
+    /// See [`Session::forget_ids`](super::Session::forget_ids).
+    pub(super) fn forget_ids(&mut self) {
+        if let Some(on) = &mut self.on {
+            on.frames.forget();
+            on.call_stacks.forget();
+        }
+    }
+
     pub(super) fn stop(&mut self) {
         if let Some(on) = &mut self.on {
             on.stacks.stop();

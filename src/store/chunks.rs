@@ -35,9 +35,7 @@ pub(super) struct Chunks {
     /// Chunks end here.
     pub(super) end: u64,
     stored: Vec<u8>,
-    /// Contents of the last whole chunk.
-    pub(super) raw: Vec<u8>,
-    decompressor: zstd::bulk::Decompressor<'static>,
+    unpacker: Unpacker,
 }
 
 impl Chunks {
@@ -46,9 +44,13 @@ impl Chunks {
             file,
             end,
             stored: Vec::new(),
-            raw: Vec::new(),
-            decompressor: zstd::bulk::Decompressor::new()?,
+            unpacker: Unpacker::new()?,
         })
+    }
+
+    /// Contents of the last whole chunk.
+    pub(super) fn raw(&self) -> &[u8] {
+        &self.unpacker.raw
     }
 
     /// Fills `buf` from `at`; false when the file ends before.
@@ -86,37 +88,11 @@ impl Chunks {
         if !is_there? {
             return Ok(Found::Cut);
         }
-        Ok(if self.unpack(&header) {
+        Ok(if self.unpacker.unpack(&header, &self.stored) {
             Found::Whole(header)
         } else {
             Found::Damaged(header)
         })
-    }
-
-    /// Checks and decompresses what is in `stored`.
-    fn unpack(&mut self, header: &ChunkHeader) -> bool {
-        if crc32fast::hash(&self.stored) != header.payload_crc.get() {
-            return false;
-        }
-        let raw_len = header.raw_len.get() as usize;
-        self.raw.clear();
-        self.raw.reserve(raw_len);
-        match header.codec {
-            CODEC_NONE => self.raw.extend_from_slice(&self.stored),
-            CODEC_ZSTD => {
-                // Never grows the buffer: a chunk that holds more than it says is an error.
-                if self
-                    .decompressor
-                    .decompress_to_buffer(&self.stored, &mut self.raw)
-                    .is_err()
-                {
-                    return false;
-                }
-            }
-            // A new codec would take a new major version.
-            _ => return false,
-        }
-        self.raw.len() == raw_len
     }
 
     /// Where the next chunk after damage begins, at `from` or later; the end when there is none.
@@ -142,6 +118,54 @@ impl Chunks {
             at += (len - (CHUNK_HEADER_LEN - 1)) as u64;
         }
         Ok(self.end)
+    }
+}
+
+/// Checks and decompresses the contents of chunks, one after another in the same memory.
+pub(super) struct Unpacker {
+    /// Contents of the last whole chunk.
+    pub(super) raw: Vec<u8>,
+    decompressor: zstd::bulk::Decompressor<'static>,
+}
+
+impl Unpacker {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Unpacker {
+            raw: Vec::new(),
+            decompressor: zstd::bulk::Decompressor::new()?,
+        })
+    }
+
+    /// Whether `stored` is whole.
+    pub(super) fn unpack(&mut self, header: &ChunkHeader, stored: &[u8]) -> bool {
+        if crc32fast::hash(stored) != header.payload_crc.get() {
+            return false;
+        }
+        let raw_len = header.raw_len.get() as usize;
+        self.raw.clear();
+        self.raw.reserve(raw_len);
+        match header.codec {
+            CODEC_NONE => self.raw.extend_from_slice(stored),
+            CODEC_ZSTD => {
+                // Never grows the buffer: a chunk that holds more than it says is an error.
+                if self
+                    .decompressor
+                    .decompress_to_buffer(stored, &mut self.raw)
+                    .is_err()
+                {
+                    return false;
+                }
+            }
+            // A new codec would take a new major version.
+            _ => return false,
+        }
+        self.raw.len() == raw_len
+    }
+}
+
+impl fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
     }
 }
 

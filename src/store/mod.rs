@@ -37,13 +37,16 @@
 //! 1.4 added system calls.
 #![forbid(unsafe_code)]
 
+mod carry;
 mod chunks;
 mod coverage;
 mod decode;
 mod encode;
 mod error;
+mod flight;
 mod format;
 pub mod meta;
+mod pack;
 mod reader;
 mod state;
 mod trim;
@@ -55,6 +58,7 @@ pub(crate) mod tests;
 
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;
+pub use flight::{Fill, Held, Memory};
 pub use reader::Reader;
 pub use trim::trim;
-pub use writer::{Stats, Writer};
+pub use writer::{create_file, Stats, Writer};

@@ -74,13 +74,13 @@ impl Reader {
         if let Some(trailer) = trailer {
             chunks.end = len - TRAILER_LEN as u64;
             if let Found::Whole(header) = chunks.at(trailer.summary_offset.get()).map_err(unread)? {
-                summary = parse_summary(&header, &chunks.raw);
+                summary = parse_summary(&header, chunks.raw());
             }
             index = read_index(&mut chunks, trailer.index_offset.get()).map_err(unread)?;
         }
         let meta = match chunks.at(start).map_err(unread)? {
             Found::Whole(header) if kind_of(&header) == Some(ChunkKind::Meta) => {
-                serde_json::from_slice::<Meta>(&chunks.raw).ok()
+                serde_json::from_slice::<Meta>(chunks.raw()).ok()
             }
             Found::Whole(_) | Found::Damaged(_) | Found::Nothing => None,
             Found::Cut => {
@@ -195,7 +195,7 @@ impl Reader {
             Some(ChunkKind::Summary) => {
                 // A file that was cut inside its index still has it.
                 if self.summary.is_none() {
-                    self.summary = parse_summary(header, &self.chunks.raw);
+                    self.summary = parse_summary(header, self.chunks.raw());
                 }
                 return ControlFlow::Continue(());
             }
@@ -205,7 +205,7 @@ impl Reader {
             }
         }
         let mut records = 0;
-        let mut decoder = Decoder::new(&self.chunks.raw, &mut self.state);
+        let mut decoder = Decoder::new(self.chunks.raw(), &mut self.state);
         let sound = loop {
             match decoder.next() {
                 Ok(Some(Record::Event(event))) => {
@@ -304,7 +304,7 @@ fn read_index(chunks: &mut Chunks, mut at: u64) -> io::Result<Vec<IndexEntry>> {
         if kind_of(&header) != Some(ChunkKind::Index) {
             break;
         }
-        let Ok(entries) = <[IndexEntry]>::ref_from_bytes(&chunks.raw) else {
+        let Ok(entries) = <[IndexEntry]>::ref_from_bytes(chunks.raw()) else {
             break;
         };
         if index.len() + entries.len() > most {

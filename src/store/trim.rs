@@ -5,24 +5,63 @@
 //! nothing uses any more are left out.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::carry::{Before, Used};
 use super::meta::{Meta, Summary};
 use super::writer::Stats;
 use super::{Reader, StoreError, Writer};
-use crate::event::{
-    CallStackId, ClockPair, CorrelationId, Define, Device, DeviceId, Event, Frame, FrameId, NameId,
-    OpKind, Pid, Probes, Process, SampleKind, Shim, StackId, Task, TaskReason, TaskState, Tid,
-};
+use crate::event::{CorrelationId, Event, Pid, SampleKind};
 use crate::units::Nanos;
+
+/// Events that can be read more than once, always in the same order.
+pub(super) trait Source {
+    fn for_each(
+        &mut self,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), StoreError>;
+
+    /// Those that are definitions; others may come between them.
+    fn definitions(
+        &mut self,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        self.for_each(each)
+    }
+}
+
+impl Source for Reader {
+    fn for_each(
+        &mut self,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        Reader::for_each(self, each)
+    }
+}
 
 /// Copies what happened in `[from, to)` into a new recording at `path`.
 pub fn trim(reader: &mut Reader, path: &Path, from: Nanos, to: Nanos) -> Result<Stats, StoreError> {
-    let mut before = Before::default();
+    let summary = Summary {
+        end_mono_ns: to.0,
+        ..reader.summary().cloned().unwrap_or_default()
+    };
+    let writer = Writer::create(path, &meta(reader.meta(), from))?;
+    write_part(reader, Before::default(), writer, &summary, from, to)
+}
+
+/// Writes the part `[from, to)` of what `source` has, before which it was as `before` says.
+pub(super) fn write_part(
+    source: &mut dyn Source,
+    mut before: Before,
+    mut writer: Writer,
+    summary: &Summary,
+    from: Nanos,
+    to: Nanos,
+) -> Result<Stats, StoreError> {
     let mut range = Range::new(from, to);
-    reader.for_each(|event| {
+    source.for_each(&mut |event| {
         before.event(event, from);
         range.operation(event);
         ControlFlow::Continue(())
@@ -30,29 +69,24 @@ pub fn trim(reader: &mut Reader, path: &Path, from: Nanos, to: Nanos) -> Result<
     let carried = before.events(from);
     let mut used = Used::default();
     carried.iter().for_each(|event| used.event(event));
-    reader.for_each(|event| {
+    source.for_each(&mut |event| {
         if range.keeps(event) {
             used.event(event);
         }
         ControlFlow::Continue(())
     })?;
     // What is used is defined before, and the functions at a frame behind it: inwards, a step a time.
-    reader.for_each(|event| {
+    source.definitions(&mut |event| {
         used.frames(event);
         ControlFlow::Continue(())
     })?;
-    reader.for_each(|event| {
+    source.definitions(&mut |event| {
         used.names(event);
         ControlFlow::Continue(())
     })?;
 
-    let summary = Summary {
-        end_mono_ns: to.0,
-        ..reader.summary().cloned().unwrap_or_default()
-    };
-    let mut writer = Writer::create(path, &meta(reader.meta(), from))?;
     let mut written = Ok(());
-    reader.for_each(|event| {
+    source.definitions(&mut |event| {
         if used.defines(event) {
             written = writer.push(event);
         }
@@ -61,14 +95,14 @@ pub fn trim(reader: &mut Reader, path: &Path, from: Nanos, to: Nanos) -> Result<
     for event in &carried {
         written = written.and_then(|()| writer.push(event));
     }
-    reader.for_each(|event| {
+    source.for_each(&mut |event| {
         if written.is_ok() && range.keeps(event) {
             written = writer.push(event);
         }
         go_on(&written)
     })?;
     written?;
-    writer.finish(&summary)
+    writer.finish(summary)
 }
 
 fn go_on(written: &Result<(), StoreError>) -> ControlFlow<()> {
@@ -79,7 +113,8 @@ fn go_on(written: &Result<(), StoreError>) -> ControlFlow<()> {
     }
 }
 
-fn meta(whole: &Meta, from: Nanos) -> Meta {
+/// Of the part of a recording that begins at `from`.
+pub(super) fn meta(whole: &Meta, from: Nanos) -> Meta {
     let later = from.saturating_sub(whole.start());
     Meta {
         start_mono_ns: from.0,
@@ -88,135 +123,9 @@ fn meta(whole: &Meta, from: Nanos) -> Meta {
     }
 }
 
-/// What was so when the part begins.
-#[derive(Debug, Default)]
-struct Before {
-    tasks: BTreeMap<Tid, Task>,
-    states: BTreeMap<Tid, (Nanos, TaskState, Option<u16>)>,
-    exits: BTreeMap<Tid, Nanos>,
-    /// Facts that hold all the time, whenever they were found out.
-    processes: BTreeMap<Pid, Process>,
-    devices: BTreeMap<(Pid, DeviceId), Device>,
-    shims: BTreeMap<Pid, Shim>,
-    probes: BTreeMap<Pid, Probes>,
-    clock: Option<ClockPair>,
-}
-
-impl Before {
-    fn event(&mut self, event: &Event, from: Nanos) {
-        let is_before = event.ts().is_some_and(|ts| ts < from);
-        match event {
-            Event::Process(e) => {
-                self.processes.insert(e.pid, *e);
-            }
-            Event::Device(e) => {
-                self.devices.insert((e.pid, e.id), e.clone());
-            }
-            _ if !is_before => {}
-            Event::Task(e) => {
-                if self.tasks.get(&e.tid).is_none_or(|last| last.ts <= e.ts) {
-                    self.tasks.insert(e.tid, e.clone());
-                }
-                let state = match e.reason {
-                    TaskReason::Seen | TaskReason::Followed => e.state,
-                    TaskReason::New { .. } => TaskState::Runnable,
-                    TaskReason::Exec | TaskReason::Rename => return,
-                };
-                self.state(e.tid, e.ts, state, e.syscall);
-            }
-            Event::Exit(e) => {
-                self.exits.insert(e.tid, e.ts);
-            }
-            Event::Switch(e) => {
-                let left = if e.state == 0 {
-                    TaskState::Runnable
-                } else {
-                    TaskState::Off(e.state)
-                };
-                self.state(e.prev, e.ts, left, e.syscall);
-                self.state(e.next, e.ts, TaskState::Running, None);
-            }
-            Event::Waking(e) => {
-                let asleep = self.states.get(&e.wakee).map(|s| s.1);
-                if let Some(TaskState::Off(_)) = asleep {
-                    self.state(e.wakee, e.ts, TaskState::Runnable, None);
-                }
-            }
-            Event::Shim(e) => {
-                self.shims.insert(e.pid, *e);
-            }
-            Event::Probes(e) => {
-                self.probes.insert(e.pid, *e);
-            }
-            Event::Clock(e) => self.clock = Some(*e),
-            Event::Define(_)
-            | Event::Interrupt(_)
-            | Event::Wait(_)
-            | Event::CpuWait(_)
-            | Event::Stall(_)
-            | Event::SysCall(_)
-            | Event::Signal(_)
-            | Event::Sample(_)
-            | Event::GpuOp(_)
-            | Event::Migration(_)
-            | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
-            | Event::Sync(_)
-            | Event::Overhead(_)
-            | Event::Loss(_) => {}
-        }
-    }
-
-    fn state(&mut self, tid: Tid, ts: Nanos, state: TaskState, syscall: Option<u16>) {
-        let last = self.states.entry(tid).or_insert((ts, state, syscall));
-        if last.0 <= ts {
-            *last = (ts, state, syscall);
-        }
-    }
-
-    fn events(self, from: Nanos) -> Vec<Event> {
-        let tasks = self.tasks.into_values().filter_map(|task| {
-            // The id may have been given to a new thread after that.
-            let ended = self.exits.get(&task.tid).is_some_and(|&e| e >= task.ts);
-            let &(_, state, syscall) = self.states.get(&task.tid)?;
-            (!ended).then_some(Event::Task(Task {
-                ts: from,
-                reason: TaskReason::Seen,
-                state,
-                syscall,
-                ..task
-            }))
-        });
-        let processes = self.processes.into_values();
-        let devices = self.devices.into_values();
-        let shims = self.shims.into_values();
-        let probes = self.probes.into_values();
-        self.clock
-            .map(|e| {
-                Event::Clock(ClockPair {
-                    mono: from,
-                    real: moved(e, from),
-                    ..e
-                })
-            })
-            .into_iter()
-            .chain(processes.map(|e| Event::Process(Process { ts: from, ..e })))
-            .chain(devices.map(|e| Event::Device(Device { ts: from, ..e })))
-            .chain(shims.map(|e| Event::Shim(Shim { ts: from, ..e })))
-            .chain(probes.map(|e| Event::Probes(Probes { ts: from, ..e })))
-            .chain(tasks)
-            .collect()
-    }
-}
-
-/// The other clock of the pair at `mono`.
-fn moved(pair: ClockPair, mono: Nanos) -> Nanos {
-    Nanos(pair.real.0.saturating_add(mono.saturating_sub(pair.mono).0))
-}
-
 /// What happened in the part.
 #[derive(Debug)]
-struct Range {
+pub(super) struct Range {
     from: Nanos,
     to: Nanos,
     /// Operations inside: their launches are kept, too.
@@ -226,7 +135,7 @@ struct Range {
 }
 
 impl Range {
-    fn new(from: Nanos, to: Nanos) -> Self {
+    pub(super) fn new(from: Nanos, to: Nanos) -> Self {
         Range {
             from,
             to,
@@ -251,7 +160,7 @@ impl Range {
         start < self.to && (end > self.from || start >= self.from)
     }
 
-    fn keeps(&self, event: &Event) -> bool {
+    pub(super) fn keeps(&self, event: &Event) -> bool {
         let lasts =
             |start: Nanos, dur: Nanos| self.overlaps(start, Nanos(start.0.saturating_add(dur.0)));
         match event {
@@ -291,111 +200,13 @@ impl Range {
     }
 }
 
-/// Names, stacks and frames that the part mentions.
-#[derive(Debug, Default)]
-struct Used {
-    names: HashSet<NameId>,
-    stacks: HashSet<StackId>,
-    call_stacks: HashSet<CallStackId>,
-    frames: HashSet<FrameId>,
-}
-
-impl Used {
-    fn event(&mut self, event: &Event) {
-        match event {
-            Event::Task(e) => self.names.extend([e.comm]),
-            Event::Wait(e) => {
-                self.names.insert(e.object);
-                self.stacks.insert(e.stack);
-            }
-            Event::Sample(e) => {
-                self.stacks.insert(e.kernel);
-                self.call_stacks.insert(e.user);
-            }
-            Event::GpuOp(e) => match e.kind {
-                OpKind::Kernel { name } => self.names.extend([name]),
-                OpKind::Memcpy { .. } | OpKind::Memset { .. } | OpKind::Graph => {}
-            },
-            Event::Device(e) => self.names.extend([e.name, e.uuid]),
-            Event::Shim(e) => self.names.extend([e.reason, e.cupti_path]),
-            Event::Probes(e) => self.names.extend([e.reason]),
-            Event::Process(e) => self.names.extend([e.cmdline, e.exe, e.cgroup]),
-            Event::Define(_)
-            | Event::Exit(_)
-            | Event::Switch(_)
-            | Event::Waking(_)
-            | Event::Interrupt(_)
-            | Event::CpuWait(_)
-            | Event::Stall(_)
-            | Event::SysCall(_)
-            | Event::Signal(_)
-            | Event::Migration(_)
-            | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
-            | Event::Sync(_)
-            | Event::Overhead(_)
-            | Event::Clock(_)
-            | Event::Loss(_) => {}
-        }
-    }
-
-    fn frames(&mut self, event: &Event) {
-        if let Event::Define(Define::CallStack { id, frames, .. }) = event {
-            if self.call_stacks.contains(id) {
-                self.frames.extend(frames);
-            }
-        }
-    }
-
-    fn names(&mut self, event: &Event) {
-        let Event::Define(define) = event else {
-            return;
-        };
-        if !self.defines(event) {
-            return;
-        }
-        match define {
-            Define::Name { .. } | Define::CallStack { .. } | Define::Endpoint { .. } => {}
-            Define::Stack { frames, .. } => self.names.extend(frames),
-            Define::Irq { name, .. } => self.names.extend([name]),
-            Define::Frame { frame, .. } => match frame {
-                Frame::Native {
-                    module, build_id, ..
-                } => self.names.extend([module, build_id]),
-                Frame::Anonymous { .. } => {}
-                Frame::Python { function, file, .. } => self.names.extend([function, file]),
-            },
-            Define::Functions { functions, .. } => {
-                for function in functions {
-                    self.names.extend([function.name, function.file]);
-                }
-            }
-        }
-    }
-
-    fn defines(&self, event: &Event) -> bool {
-        let Event::Define(define) = event else {
-            return false;
-        };
-        match define {
-            Define::Name { id, .. } => self.names.contains(id),
-            Define::Stack { id, .. } => self.stacks.contains(id),
-            Define::Irq { .. } => true,
-            Define::Endpoint { object, .. } => self.names.contains(object),
-            Define::CallStack { id, .. } => self.call_stacks.contains(id),
-            Define::Frame { id: frame, .. } | Define::Functions { frame, .. } => {
-                self.frames.contains(frame)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::{
-        Api, ApiCall, ApiDomain, ContextId, Cpu, Function, GpuOp, Sample, StreamId, Switch,
-        SwitchFlags,
+        Api, ApiCall, ApiDomain, CallStackId, ContextId, Cpu, Define, DeviceId, Frame, FrameId,
+        Function, GpuOp, NameId, OpKind, Sample, StackId, StreamId, Switch, SwitchFlags, Task,
+        TaskReason, TaskState, Tid,
     };
 
     const JOB: Pid = Pid(7);

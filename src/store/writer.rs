@@ -15,15 +15,12 @@ use zerocopy::IntoBytes;
 use super::encode::Encoder;
 use super::error::StoreError;
 use super::format::{
-    ChunkHeader, ChunkKind, FileHeader, IndexEntry, Trailer, CHUNK_HEADER_LEN, CHUNK_MAGIC,
-    CODEC_NONE, CODEC_ZSTD, FLAG_UNFINISHED, MAX_INDEX_ENTRIES, MAX_RAW_LEN, TARGET_RAW_LEN,
+    ChunkKind, FileHeader, IndexEntry, Trailer, FLAG_UNFINISHED, MAX_INDEX_ENTRIES, TARGET_RAW_LEN,
 };
 use super::meta::{Meta, Summary};
+use super::pack::Packer;
 use crate::event::Event;
 use crate::units::Bytes;
-
-/// zstd's fastest regular level: some 10 ns an event, for a file that is 20 to 50 % smaller.
-const LEVEL: i32 = 1;
 
 /// A span in which no time was mentioned.
 const NO_TIMES: (u64, u64) = (u64::MAX, 0);
@@ -50,9 +47,7 @@ pub struct Writer {
     /// Where the next chunk goes: the end of the last whole one.
     offset: u64,
     open: Encoder,
-    /// A chunk on its way out: header and compressed bytes.
-    chunk: Vec<u8>,
-    compressor: zstd::bulk::Compressor<'static>,
+    packer: Packer,
     index: Vec<IndexEntry>,
     stats: Stats,
     /// The error that ended the recording. Going on after it would leave a hole that nobody sees.
@@ -61,26 +56,24 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates or replaces the file at `path`, readable by its owner only: it tells much about the machine.
+    /// Creates or replaces the file at `path`.
     pub fn create(path: &Path, meta: &Meta) -> Result<Writer, StoreError> {
-        let failed = |source| StoreError::Create {
+        let file = create_file(path)?;
+        Writer::new(file, path, meta)
+    }
+
+    /// Writes to an open and empty file; `path` is what errors call it.
+    pub fn new(file: File, path: &Path, meta: &Meta) -> Result<Writer, StoreError> {
+        let packer = Packer::new().map_err(|source| StoreError::Create {
             path: path.to_owned(),
             source,
-        };
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        })?;
         let mut writer = Writer {
             path: path.to_owned(),
             file,
             offset: 0,
             open: Encoder::default(),
-            chunk: Vec::new(),
-            compressor: zstd::bulk::Compressor::new(LEVEL).map_err(failed)?,
+            packer,
             index: Vec::new(),
             stats: Stats::default(),
             failed: None,
@@ -170,34 +163,20 @@ impl Writer {
         kind: ChunkKind,
         raw: &[u8],
         records: u32,
-        (first_ns, last_ns): (u64, u64),
+        times: (u64, u64),
     ) -> Result<(), StoreError> {
-        if raw.len() > MAX_RAW_LEN {
-            return Err(self.fail(io::ErrorKind::FileTooLarge.into()));
-        }
-        let mut chunk = std::mem::take(&mut self.chunk);
-        chunk.clear();
-        let codec = self.pack(raw, &mut chunk);
-        let payload = &chunk[CHUNK_HEADER_LEN..];
-        let mut header = ChunkHeader {
-            magic: CHUNK_MAGIC,
-            kind: kind.code().into(),
-            codec,
-            pad: 0,
-            stored_len: (payload.len() as u32).into(),
-            raw_len: (raw.len() as u32).into(),
-            records: records.into(),
-            payload_crc: crc32fast::hash(payload).into(),
-            first_ns: first_ns.into(),
-            last_ns: last_ns.into(),
-            crc: 0.into(),
-        };
-        header.crc = header.checksum().into();
-        chunk[..CHUNK_HEADER_LEN].copy_from_slice(header.as_bytes());
+        self.check()?;
         let offset = self.offset;
-        let written = self.append(&chunk);
-        self.chunk = chunk;
-        written?;
+        let packed = self.packer.pack(kind, raw, records, times);
+        let (header, chunk) = match packed {
+            Ok(packed) => packed,
+            Err(e) => return Err(self.fail(e)),
+        };
+        if let Err(e) = self.file.write_all_at(chunk, offset) {
+            return Err(self.undo(e));
+        }
+        let len = chunk.len() as u64;
+        self.grown(len);
         self.index.push(IndexEntry {
             offset: offset.into(),
             first_ns: header.first_ns,
@@ -209,33 +188,25 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts `raw` into `chunk` behind room for the header, and says with which codec.
-    fn pack(&mut self, raw: &[u8], chunk: &mut Vec<u8>) -> u8 {
-        // One byte less than `raw`: when it does not fit, compression is of no use.
-        chunk.resize(CHUNK_HEADER_LEN + raw.len().saturating_sub(1), 0);
-        if let Ok(len) = self
-            .compressor
-            .compress_to_buffer(raw, &mut chunk[CHUNK_HEADER_LEN..])
-        {
-            chunk.truncate(CHUNK_HEADER_LEN + len);
-            return CODEC_ZSTD;
-        }
-        chunk.truncate(CHUNK_HEADER_LEN);
-        chunk.extend_from_slice(raw);
-        CODEC_NONE
-    }
-
     /// Writes behind the last whole chunk; when that fails, whatever part was written is taken back.
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.check()?;
         if let Err(e) = self.file.write_all_at(bytes, self.offset) {
-            // Readers cope with the part as well; that it may fail changes nothing.
-            let _ = self.file.set_len(self.offset);
-            return Err(self.fail(e));
+            return Err(self.undo(e));
         }
-        self.offset += bytes.len() as u64;
-        self.stats.written = Bytes(self.offset);
+        self.grown(bytes.len() as u64);
         Ok(())
+    }
+
+    fn undo(&mut self, source: io::Error) -> StoreError {
+        // Readers cope with the part as well; that it may fail changes nothing.
+        let _ = self.file.set_len(self.offset);
+        self.fail(source)
+    }
+
+    fn grown(&mut self, by: u64) {
+        self.offset += by;
+        self.stats.written = Bytes(self.offset);
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -255,6 +226,21 @@ impl Writer {
             source,
         }
     }
+}
+
+/// A new file for a recording, or one that was there and is empty from now on. Readable by its owner only: it
+/// tells much about the machine.
+pub fn create_file(path: &Path) -> Result<File, StoreError> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| StoreError::Create {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 impl Drop for Writer {

@@ -1,0 +1,586 @@
+//! What the flight recorder does with events: keeps them, watches for what is worth a snapshot, and writes those.
+//!
+//! A snapshot is written by another thread, of chunks that both have: the sources are read on all the time.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, Receiver, TryRecvError};
+
+use anyhow::{Context as _, Result};
+use nix::sys::resource::{getrusage, UsageWho};
+use nix::sys::time::TimeValLike;
+
+use super::control::{Answer, Armed, Ask, Caller, Server, Status, Written};
+use crate::analyse::triggers::{Fired, Triggers};
+use crate::cli::{KeepOptions, Trigger};
+use crate::collect::stacks::Costs;
+use crate::commands::record::set_aside;
+use crate::commands::recorder::{gpu_source, Recorder, Sink, Turn};
+use crate::commands::subject::End;
+use crate::event::Event;
+use crate::pipeline::Seen;
+use crate::store::meta::{Meta, Summary};
+use crate::store::{create_file, Held, Memory};
+use crate::units::{Bytes, Count, Nanos};
+
+/// Records of the device come so much later, at most, than what they tell of.
+const SETTLE: Nanos = Nanos::from_millis(500);
+
+/// How often it is noted how much there was so far.
+const MOMENT: Nanos = Nanos::from_secs(1);
+
+/// Over how many of these a rate is told.
+const RATE: usize = 5;
+
+/// Messages that are kept for `stat`.
+const MESSAGES: usize = 10;
+
+/// Requests that wait while a snapshot is written.
+const MOST_ASKED: usize = 16;
+
+/// What is known of the recording so far, beside its events.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Context {
+    pub(super) seen: Seen,
+    pub(super) costs: Costs,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Context {
+    pub(super) fn of(recorder: &Recorder<'_>) -> Context {
+        Context {
+            seen: recorder.session.seen,
+            costs: recorder.session.stack_costs(),
+            warnings: recorder.warnings(),
+        }
+    }
+}
+
+/// How much there was until then.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: Nanos,
+    switches: u64,
+    costs: Costs,
+}
+
+/// A snapshot that is to be written.
+#[derive(Debug)]
+struct Asked {
+    /// Until when.
+    to: Nanos,
+    /// Only so much of it.
+    last: Option<Nanos>,
+    goes: Goes,
+}
+
+#[derive(Debug)]
+enum Goes {
+    /// To the next file with a number, because of this.
+    Numbered(String),
+    Caller(Caller),
+}
+
+/// A snapshot that another thread writes.
+#[derive(Debug)]
+struct Writing {
+    result: Receiver<Result<Written, String>>,
+    to: Goal,
+}
+
+#[derive(Debug)]
+enum Goal {
+    File { path: PathBuf, why: String },
+    Caller(Caller),
+}
+
+/// An event after which recording goes on for a while.
+#[derive(Debug)]
+struct Due {
+    at: Nanos,
+    why: String,
+    more: u64,
+}
+
+/// Keeps the newest events.
+pub(super) struct Keeper {
+    options: KeepOptions,
+    output: PathBuf,
+    meta: Meta,
+    memory: Memory,
+    failure: Option<io::Error>,
+    triggers: Triggers,
+    /// How often each of the triggers fired.
+    fired: Vec<(Trigger, u64)>,
+    due: Option<Due>,
+    asked: VecDeque<Asked>,
+    writing: Option<Writing>,
+    /// Of the last file.
+    number: u32,
+    /// Snapshots that nobody asked for.
+    unasked: u32,
+    /// That there will be no more of them.
+    said_enough: bool,
+    pub(super) written: u32,
+    history: VecDeque<Moment>,
+    server: Option<(Server, String)>,
+    targets: String,
+    /// Whoever asked for the end.
+    pub(super) stopping: Option<Caller>,
+    messages: VecDeque<String>,
+    quiet: bool,
+    /// CPU time that was taken before there was anything to record.
+    cpu_before: Nanos,
+    /// All events until then were pushed.
+    until: Nanos,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        recorder: &Recorder<'_>,
+        options: &KeepOptions,
+        output: PathBuf,
+        server: Option<(Server, String)>,
+    ) -> Result<Keeper> {
+        let start = recorder.meta.start();
+        Ok(Keeper {
+            memory: Memory::new(options.memory, options.window, start)
+                .context("cannot compress")?,
+            triggers: Triggers::new(&options.triggers),
+            fired: options
+                .triggers
+                .iter()
+                .map(|&trigger| (trigger, 0))
+                .collect(),
+            options: options.clone(),
+            output,
+            meta: recorder.meta.clone(),
+            failure: None,
+            due: None,
+            asked: VecDeque::new(),
+            writing: None,
+            number: 0,
+            unasked: 0,
+            said_enough: false,
+            written: 0,
+            history: VecDeque::new(),
+            server,
+            targets: recorder.subject.text(),
+            stopping: None,
+            messages: VecDeque::new(),
+            quiet: recorder.options.quiet,
+            cpu_before: cpu_time(),
+            until: start,
+        })
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.memory.stats().events
+    }
+
+    fn say(&mut self, text: String) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr(), "gdiag: {text}");
+        }
+        if self.messages.len() >= MESSAGES {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(text);
+    }
+
+    /// All events before `now` were pushed.
+    fn stepped(&mut self, now: Nanos, costs: impl Fn() -> Costs) -> Result<()> {
+        self.until = now;
+        self.memory.age(now).context("cannot compress")?;
+        let fired = self.triggers.take(now);
+        self.alarm(&fired, now);
+        if self
+            .history
+            .back()
+            .is_none_or(|last| now >= last.at + MOMENT)
+        {
+            let oldest = self.memory.fill().from;
+            while self.history.get(1).is_some_and(|next| next.at <= oldest)
+                && self.history.len() > RATE + 1
+            {
+                self.history.pop_front();
+            }
+            self.history.push_back(Moment {
+                at: now,
+                switches: self.memory.stats().switches,
+                costs: costs(),
+            });
+        }
+        Ok(())
+    }
+
+    fn alarm(&mut self, fired: &[Fired], now: Nanos) {
+        for one in fired {
+            let kind = std::mem::discriminant(&one.trigger);
+            for (trigger, count) in &mut self.fired {
+                let (Trigger::Gap(least) | Trigger::RunQueue(least) | Trigger::Wait(least)) =
+                    *trigger;
+                let took = one.end.unwrap_or(now).saturating_sub(one.start);
+                if std::mem::discriminant(trigger) == kind && took > least {
+                    *count += 1;
+                }
+            }
+            if let Some(due) = &mut self.due {
+                due.more += 1;
+                continue;
+            }
+            if self.unasked >= self.options.snapshots {
+                continue;
+            }
+            self.unasked += 1;
+            self.due = Some(Due {
+                at: now + self.options.after,
+                why: one.text(self.meta.start(), now),
+                more: 0,
+            });
+        }
+    }
+
+    /// A snapshot of what is there by now.
+    fn ask(&mut self, now: Nanos, last: Option<Nanos>, goes: Goes) {
+        if self.asked.len() < MOST_ASKED {
+            self.asked.push_back(Asked {
+                to: now,
+                last,
+                goes,
+            });
+            return;
+        }
+        if let Goes::Caller(caller) = goes {
+            let text = "too many snapshots are asked for at once".to_string();
+            drop(caller.answer(&Answer::Failed { text }));
+        }
+    }
+
+    /// The event of a snapshot is so long ago that it can be written.
+    fn event_is_over(&mut self, now: Nanos) {
+        let Some(due) = self.due.take_if(|due| now >= due.at) else {
+            return;
+        };
+        let more = match due.more {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let goes = Goes::Numbered(format!("{}{more}", due.why));
+        self.ask(now.min(due.at), None, goes);
+    }
+
+    /// Answers, and moves on with what is asked for. `true`: the end is asked for.
+    pub(super) fn tend(
+        &mut self,
+        now: Nanos,
+        snapshot: bool,
+        ended: bool,
+        context: &dyn Fn() -> Context,
+    ) -> Result<bool> {
+        if let Some(e) = self.failure.take() {
+            return Err(e).context("cannot compress");
+        }
+        if snapshot {
+            self.ask(
+                self.until.min(now),
+                None,
+                Goes::Numbered("USR2".to_string()),
+            );
+        }
+        for _ in 0..MOST_ASKED {
+            let next = self.server.as_ref().and_then(|(server, _)| server.next());
+            let Some(mut caller) = next else { break };
+            match caller.ask {
+                Ask::Stat => {
+                    let status = self.status(now, ended, context);
+                    drop(caller.answer(&Answer::Stat(status)));
+                }
+                Ask::Snapshot { last_ns } => {
+                    if caller.file.is_none() {
+                        let text = "a snapshot needs an open file".to_string();
+                        drop(caller.answer(&Answer::Failed { text }));
+                        continue;
+                    }
+                    caller.ask = Ask::Snapshot { last_ns };
+                    let to = if ended { self.until } else { now };
+                    self.ask(to, last_ns.map(Nanos), Goes::Caller(caller));
+                }
+                Ask::Stop => {
+                    self.stopping = Some(caller);
+                    return Ok(true);
+                }
+            }
+        }
+        self.event_is_over(now);
+        self.is_written(false);
+        let is_settled = |asked: &Asked| ended || self.until >= asked.to + SETTLE;
+        if self.writing.is_none() && self.asked.front().is_some_and(is_settled) {
+            if let Some(asked) = self.asked.pop_front() {
+                self.write(asked, context)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes whatever is still to be written, with all that there is, and waits for it.
+    pub(super) fn conclude(&mut self, context: &dyn Fn() -> Context) -> Result<()> {
+        if let Some(due) = &mut self.due {
+            due.at = due.at.min(self.until);
+        }
+        self.event_is_over(self.until);
+        self.is_written(true);
+        while let Some(mut asked) = self.asked.pop_front() {
+            asked.to = asked.to.min(self.until);
+            self.write(asked, context)?;
+            self.is_written(true);
+        }
+        Ok(())
+    }
+
+    /// A last file with a number.
+    pub(super) fn last_snapshot(&mut self, why: &str, context: &dyn Fn() -> Context) -> Result<()> {
+        self.ask(self.until, None, Goes::Numbered(why.to_string()));
+        self.conclude(context)
+    }
+
+    /// Nothing comes any more: that was all, until `now`.
+    pub(super) fn all_is_there(&mut self, now: Nanos) {
+        self.until = now;
+    }
+
+    /// Of what is held now, all or the `last`.
+    fn write(&mut self, asked: Asked, context: &dyn Fn() -> Context) -> Result<()> {
+        let held = self.memory.held_now().context("cannot compress")?;
+        let to = asked.to;
+        let from = asked
+            .last
+            .map_or(Nanos::ZERO, |last| to.saturating_sub(last));
+        let from = from.max(held.from()).min(to);
+        let summary = self.summary(from, to, context());
+        let meta = self.meta.clone();
+        let (sender, result) = channel();
+        let (goal, file) = match asked.goes {
+            Goes::Numbered(why) => {
+                let path = self.next_path();
+                let goal = Goal::File {
+                    path: path.clone(),
+                    why,
+                };
+                (goal, Ok(path))
+            }
+            Goes::Caller(mut caller) => {
+                let file = caller.file.take();
+                (Goal::Caller(caller), Err(file))
+            }
+        };
+        let work = move || {
+            // Without anyone to hear of it, there is nothing to do.
+            let _ = sender.send(write_to(file, held, &meta, &summary, from));
+        };
+        std::thread::Builder::new()
+            .name("gdiag-snapshot".to_string())
+            .spawn(work)
+            .context("cannot start a thread")?;
+        self.writing = Some(Writing { result, to: goal });
+        Ok(())
+    }
+
+    fn next_path(&mut self) -> PathBuf {
+        self.number += 1;
+        let mut path = self.output.as_os_str().to_os_string();
+        path.push(format!(".{}", self.number));
+        path.into()
+    }
+
+    /// Tells of a snapshot that is written; with `wait`, waits for that.
+    fn is_written(&mut self, wait: bool) {
+        let Some(writing) = &self.writing else { return };
+        let gone = || Err("the thread that wrote it has failed".to_string());
+        let result = if wait {
+            writing.result.recv().unwrap_or_else(|_| gone())
+        } else {
+            match writing.result.try_recv() {
+                Ok(result) => result,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => gone(),
+            }
+        };
+        let Some(writing) = self.writing.take() else {
+            return;
+        };
+        if result.is_ok() {
+            self.written += 1;
+        }
+        match (writing.to, result) {
+            (Goal::File { path, why }, Ok(written)) => {
+                let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
+                let size = Bytes(written.bytes);
+                self.say(format!("{why}: {took} in {} ({size})", path.display()));
+                let is_last = self.unasked >= self.options.snapshots && self.due.is_none();
+                if is_last && !std::mem::replace(&mut self.said_enough, true) {
+                    let most = Count(self.options.snapshots.into());
+                    self.say(format!(
+                        "that was {most} of {most} snapshots: from now on only those that are asked for (--snapshots)"
+                    ));
+                }
+            }
+            (Goal::File { path, why }, Err(text)) => {
+                self.say(format!("{why}: no snapshot in {}: {text}", path.display()));
+            }
+            (Goal::Caller(caller), Ok(written)) => {
+                drop(caller.answer(&Answer::Snapshot(written)));
+            }
+            (Goal::Caller(caller), Err(text)) => drop(caller.answer(&Answer::Failed { text })),
+        }
+    }
+
+    fn summary(&self, from: Nanos, to: Nanos, context: Context) -> Summary {
+        // Of the last moment before, as what was taken in the window is a part of what was taken since.
+        let before = self.history.iter().take_while(|moment| moment.at <= from);
+        let before = before.last().map(|moment| moment.costs).unwrap_or_default();
+        let costs = context.costs;
+        Summary {
+            end_mono_ns: to.0,
+            gpu_source: gpu_source(context.seen),
+            stacks: costs.samples.saturating_sub(before.samples),
+            stacks_ns: costs.time.saturating_sub(before.time).0,
+            stacks_lost: costs.lost.saturating_sub(before.lost),
+            warnings: context.warnings,
+            ..Summary::default()
+        }
+    }
+
+    pub(super) fn status(&self, now: Nanos, ended: bool, context: &dyn Fn() -> Context) -> Status {
+        let fill = self.memory.fill();
+        let stats = self.memory.stats();
+        let past = self.history.iter().rev().nth(RATE).or(self.history.front());
+        #[allow(clippy::cast_precision_loss)]
+        let rate = past.and_then(|past| {
+            let took = self.until.saturating_sub(past.at).0;
+            let switches = stats.switches.saturating_sub(past.switches);
+            (took >= MOMENT.0 && !ended).then(|| switches as f64 / took as f64 * 1e9)
+        });
+        Status {
+            name: self
+                .server
+                .as_ref()
+                .map(|(_, name)| name.clone())
+                .unwrap_or_default(),
+            pid: std::process::id(),
+            gdiag_version: env!("CARGO_PKG_VERSION").to_string(),
+            targets: self.targets.clone(),
+            ended,
+            start_ns: self.meta.start_mono_ns,
+            start_unix_ns: self.meta.start_unix_ns,
+            now_ns: now.0,
+            from_ns: fill.from.min(self.until).0,
+            to_ns: self.until.0,
+            events: fill.events,
+            bytes: fill.bytes.0,
+            memory_bytes: self.options.memory.0,
+            window_ns: self.options.window.0,
+            switches_per_s: rate,
+            recorded_events: stats.events,
+            lost: context().seen.lost,
+            snapshots: self.written,
+            cpu_ns: cpu_time().saturating_sub(self.cpu_before).0,
+            triggers: self
+                .fired
+                .iter()
+                .map(|(trigger, fired)| Armed {
+                    on: trigger.to_string(),
+                    fired: *fired,
+                })
+                .collect(),
+            messages: self.messages.iter().cloned().collect(),
+        }
+    }
+
+    /// Answers whoever asked for the end, and writes to the file that came with it. The stream is to be kept
+    /// until the process ends: that is how the other side sees it.
+    pub(super) fn tell_stopped(
+        &mut self,
+        now: Nanos,
+        ended: bool,
+        context: &dyn Fn() -> Context,
+    ) -> Option<std::os::unix::net::UnixStream> {
+        let mut caller = self.stopping.take()?;
+        let held = self.status(now, ended, context);
+        let file = caller.file.take();
+        let written = file.map(|file| {
+            let all = self.memory.held_now().map_err(|e| e.to_string())?;
+            let from = all.from().min(self.until);
+            let summary = self.summary(from, self.until, context());
+            write_to(Err(Some(file)), all, &self.meta, &summary, from)
+        });
+        let answer = match written.transpose() {
+            Ok(written) => Answer::Stop { held, written },
+            Err(text) => Answer::Failed { text },
+        };
+        Some(caller.answer(&answer))
+    }
+}
+
+impl Sink for Keeper {
+    fn push(&mut self, event: &Event) {
+        if self.failure.is_none() {
+            self.failure = self.memory.push(event).err();
+        }
+        if !self.fired.is_empty() {
+            self.triggers.event(event);
+        }
+    }
+
+    fn turn(&mut self, recorder: &mut Recorder<'_>, turn: Turn) -> Result<Option<End>> {
+        if turn.stepped {
+            self.stepped(turn.now, || recorder.session.stack_costs())?;
+            if self.memory.is_littered() {
+                let names = recorder.session.forget_ids();
+                self.memory.tidy(names).context("cannot compress")?;
+            }
+        }
+        let context = || Context::of(recorder);
+        let stop = self.tend(turn.now, turn.woken.snapshot, false, &context)?;
+        Ok(stop.then_some(End::Asked))
+    }
+}
+
+/// What this process has taken so far.
+fn cpu_time() -> Nanos {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Nanos::ZERO, |usage| {
+        let time = usage.user_time() + usage.system_time();
+        Nanos::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0))
+    })
+}
+
+/// The file of a path that an old one is moved away from, or one that is open already.
+fn write_to(
+    file: Result<PathBuf, Option<File>>,
+    held: Held,
+    meta: &Meta,
+    summary: &Summary,
+    from: Nanos,
+) -> Result<Written, String> {
+    let (file, path) = match file {
+        Ok(path) => {
+            set_aside(&path).map_err(|e| format!("{e:#}"))?;
+            let file = create_file(&path).map_err(|e| format!("{:#}", anyhow::Error::from(e)))?;
+            (file, path)
+        }
+        Err(Some(file)) => (file, PathBuf::from("snapshot")),
+        Err(None) => return Err("there is no file to write to".to_string()),
+    };
+    let stats = held
+        .write(file, Path::new(&path), meta, summary, from)
+        .map_err(|e| format!("{:#}", anyhow::Error::from(e)))?;
+    Ok(Written {
+        from_ns: from.0,
+        to_ns: summary.end_mono_ns,
+        events: stats.events,
+        bytes: stats.written.0,
+    })
+}
