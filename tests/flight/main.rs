@@ -48,6 +48,15 @@ fn operations(path: &Path) -> usize {
     operations
 }
 
+fn records_the_gpu(recorder: &Recorder, dir: &Path) {
+    let file = dir.join("looked.data");
+    wait_until("it records the GPU", || {
+        let (status, _, errors) = said(&recorder.ask("snapshot", &["-o", text(&file)]));
+        assert_eq!(status, Some(0), "{errors}");
+        operations(&file) > 0
+    });
+}
+
 #[test]
 fn a_recorder_is_asked_for_snapshots_and_goes_on_until_it_is_stopped() {
     if !can_run() {
@@ -251,12 +260,7 @@ fn a_killed_recorder_leaves_nothing_and_the_job_goes_on() {
 
     // The next one finds everything as it was.
     let next = Recorder::start(&["-p", &job.pid().to_string()]);
-    let file = dir.path().join("next.data");
-    wait_until("the GPU is recorded again", || {
-        let (status, _, errors) = said(&next.ask("snapshot", &["-o", text(&file)]));
-        assert_eq!(status, Some(0), "{errors}");
-        operations(&file) > 0
-    });
+    records_the_gpu(&next, dir.path());
 }
 
 #[test]
