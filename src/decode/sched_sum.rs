@@ -536,3 +536,207 @@ fn cpu((cpu, data): (Cpu, &types::cpu_data)) -> CpuSums {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::wire::as_bytes;
+
+    const START: u64 = 1_000_000;
+    const NOW: u64 = 5_000_000;
+
+    fn record(tid: u32) -> types::gdiag_thread_sum {
+        let mut r = types::gdiag_thread_sum {
+            size: size_of::<types::gdiag_thread_sum>() as u32,
+            tid,
+            pid: tid,
+            now_ns: NOW,
+            start_ns: 10,
+            ..Default::default()
+        };
+        r.sums.seen = 1;
+        r
+    }
+
+    /// It did nothing since the start, so there is nothing but what it is.
+    fn bare(tid: u32, has: u32, reason: u32) -> Vec<u8> {
+        let r = types::gdiag_thread_sum {
+            size: HEAD as u32,
+            flags: has as u16,
+            reason: reason as u8,
+            cpu: 3,
+            ..record(tid)
+        };
+        as_bytes(&r)[..HEAD].to_vec()
+    }
+
+    fn raw(threads: Vec<u8>, ended: Vec<u8>) -> Raw {
+        Raw {
+            start: Nanos(START),
+            at: Nanos(NOW),
+            threads,
+            ended,
+            cpus: Vec::new(),
+            takers: Vec::new(),
+            places: Vec::new(),
+            wakers: Vec::new(),
+        }
+    }
+
+    fn only(bytes: &[u8]) -> Thread {
+        let mut reading = Reading::decode(&raw(bytes.to_vec(), Vec::new()));
+        assert_eq!(reading.threads.len(), 1);
+        reading.threads.remove(0)
+    }
+
+    #[test]
+    fn whoever_did_nothing_does_it_since_before_the_start() {
+        let since = Since::Before(Nanos(START));
+        let runs = only(&bare(7, flags::GDIAG_SUM_ON_CPU.0, 0));
+        assert_eq!(
+            (runs.state, runs.cpu),
+            (Some(State::Running(since)), Some(Cpu(3)))
+        );
+        let sleeps = only(&bare(7, 0, why::GDIAG_OFF_POLL.0));
+        let state = State::Off {
+            since,
+            reason: why::GDIAG_OFF_POLL.0 as u8,
+            woken: None,
+        };
+        assert_eq!(sleeps.state, Some(state));
+        assert_eq!(sleeps.sums, Sums::default());
+    }
+
+    #[test]
+    fn who_was_woken_waits_for_a_cpu_since_then() {
+        let mut r = record(7);
+        r.sums.off_ns = 2_000_000;
+        r.sums.reason = why::GDIAG_OFF_FUTEX.0 as u8;
+        let woken = |r: &types::gdiag_thread_sum| match only(as_bytes(r)).state {
+            Some(State::Off { woken, .. }) => woken,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(woken(&r), None);
+        r.sums.woken_ns = 4_000_000;
+        assert_eq!(woken(&r), Some(Nanos(4_000_000)));
+        // Just before the switch-out that it ended; and one that was for an earlier sleep.
+        r.sums.woken_ns = 1_990_000;
+        assert_eq!(woken(&r), Some(Nanos(2_000_000)));
+        r.sums.woken_ns = 1_100_000;
+        assert_eq!(woken(&r), None);
+        // A quota ends without.
+        r.sums.woken_ns = 4_000_000;
+        r.sums.reason = THROTTLED;
+        assert_eq!(woken(&r), None);
+    }
+
+    #[test]
+    fn what_began_before_the_start_is_time_but_no_whole_one() {
+        let mut r = record(7);
+        (r.sums.run_ns, r.sums.first_run_ns, r.sums.run_count) = (900, 400, 1);
+        (r.sums.run_min_ns, r.sums.run_max_ns) = (500, 500);
+        r.sums.runs[17] = 1;
+        r.sums.first_wait_ns = 70;
+        r.sums.off[usize::from(NEW)].count = 1;
+        r.sums.off[usize::from(NEW)].total_ns = 5;
+        let sums = only(as_bytes(&r)).sums;
+        assert_eq!(sums.run, Nanos(900));
+        assert_eq!((sums.runs.count, sums.runs.total), (1, Nanos(500)));
+        assert_eq!((sums.runq.count, sums.runq.total), (1, Nanos(5)));
+        let new = sums.off[usize::from(NEW)];
+        assert_eq!((new.count, new.total, new.max), (1, Nanos(75), Nanos(70)));
+    }
+
+    #[test]
+    fn one_that_ends_while_all_are_read_is_there_once() {
+        let ended = |tid, at| {
+            let mut r = record(tid);
+            r.flags = flags::GDIAG_SUM_ENDED.0 as u16;
+            r.now_ns = at;
+            as_bytes(&r).to_vec()
+        };
+        let live: Vec<u8> = [record(7), record(8)]
+            .iter()
+            .flat_map(|r| as_bytes(r).to_vec())
+            .collect();
+        // 8 has its number from a thread that ended.
+        let reading = Reading::decode(&raw(live, [ended(7, NOW), ended(8, 3_000_000)].concat()));
+        let tids: Vec<u32> = reading.threads.iter().map(|t| t.tid.0).collect();
+        assert_eq!(tids, [8]);
+        assert_eq!(reading.ended.len(), 2);
+        assert!(reading.ended.iter().all(|t| t.state.is_none()));
+    }
+
+    #[test]
+    fn what_did_not_fit_a_thread_is_added_from_the_maps() {
+        let mut r = record(7);
+        r.sums.places[0] = types::gdiag_place {
+            ns: 10,
+            cpu: 1,
+            ..Default::default()
+        };
+        r.sums.wakers[0] = BY_THREAD | 42;
+        r.sums.waker_counts[0] = 2;
+        (r.sums.taken_by, r.sums.taken_count, r.sums.taken_ns) = (9, 1, 100);
+        let mut raw = raw(as_bytes(&r).to_vec(), Vec::new());
+        let pair = |other, count, ns| {
+            let key = types::gdiag_pair { tid: 7, other };
+            (key, types::gdiag_pair_sum { count, ns })
+        };
+        raw.places = vec![pair(0, 1, 5), pair(6, 1, 7)];
+        let softirq = BY_INTERRUPT | ctx::GDIAG_CTX_SOFTIRQ.0 << 16 | 3;
+        raw.wakers = vec![pair(BY_THREAD | 42, 1, 0), pair(softirq, 4, 0)];
+        raw.takers = vec![pair(9, 2, 50)];
+        let reading = Reading::decode(&raw);
+        let sums = &reading.threads[0].sums;
+        let cpus: Vec<_> = sums.cpus.iter().map(|(cpu, ns)| (cpu.0, ns.0)).collect();
+        assert_eq!(cpus, [(0, 15), (6, 7)]);
+        let wakers: Vec<_> = sums.wakers.iter().map(|(&by, &n)| (by, n)).collect();
+        assert_eq!(wakers, [(By::Thread(Tid(42)), 3), (By::SoftIrq(3), 4)]);
+        assert_eq!(sums.takers[&Tid(9)], (3, Nanos(150)));
+    }
+
+    #[test]
+    fn bytes_that_are_no_records_end_the_list() {
+        for bytes in [
+            vec![],
+            vec![1, 2, 3],
+            vec![0; 64],
+            vec![0xff; 4096],
+            [bare(7, 0, 0), vec![9, 9]].concat(),
+            [
+                bare(7, 0, 0),
+                as_bytes(&record(8))[..size_of::<types::gdiag_thread_sum>() - 1].to_vec(),
+            ]
+            .concat(),
+        ] {
+            let reading = Reading::decode(&raw(bytes.clone(), bytes));
+            assert!(reading.threads.len() <= 1);
+        }
+        // A reason that there is none for, a CPU that there is none of.
+        let mut r = record(7);
+        (r.sums.reason, r.sums.cpu) = (200, u32::MAX);
+        let odd = only(as_bytes(&r));
+        assert_eq!(odd.cpu, None);
+    }
+
+    #[test]
+    fn a_part_is_what_the_whole_has_more() {
+        let mut before = record(7);
+        before.sums.off[5].count = 1;
+        before.sums.off[5].total_ns = 90;
+        before.sums.off[5].max_ns = 90;
+        before.sums.runq_max_at_ns = 33;
+        let mut now = before;
+        now.sums.off[5].count = 3;
+        now.sums.off[5].total_ns = 110;
+        now.sums.voluntary = 2;
+        let before = only(as_bytes(&before)).sums;
+        let part = only(as_bytes(&now)).sums.since(&before);
+        let times = part.off[5];
+        assert_eq!((times.count, times.total), (2, Nanos(20)));
+        // Not the longest of all, which was before; and no longer than both together.
+        assert_eq!(times.max, Nanos(20));
+        assert_eq!((part.voluntary, part.runq_max_at), (2, None));
+    }
+}
