@@ -9,7 +9,7 @@ use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
-use types::{gdiag_ctx as ctx, gdiag_off as why, gdiag_sum_flags as flags};
+use types::{gdiag_ctx as ctx, gdiag_late as late, gdiag_off as why, gdiag_sum_flags as flags};
 
 /// Reasons to be off the CPU, as `enum gdiag_off` numbers them.
 pub const REASONS: usize = why::GDIAG_OFF_REASONS.0 as usize;
@@ -334,8 +334,8 @@ impl Reading {
         let mut reading = Reading {
             start: raw.start,
             at: raw.at,
-            threads: threads(&raw.threads, raw.start),
-            ended: threads(&raw.ended, raw.start),
+            threads: threads(&raw.threads, raw),
+            ended: threads(&raw.ended, raw),
             cpus: (0..).map(Cpu).zip(&raw.cpus).map(cpu).collect(),
         };
         reading.drop_doubles();
@@ -383,14 +383,14 @@ fn number(cpu: u32) -> Option<Cpu> {
 }
 
 /// Records one after another, each with its size in front.
-fn threads(mut bytes: &[u8], start: Nanos) -> Vec<Thread> {
+fn threads(mut bytes: &[u8], raw: &Raw) -> Vec<Thread> {
     let mut threads = Vec::new();
     while let Some(size) = read_size(bytes) {
         let Some(record) = bytes.get(..size) else {
             break;
         };
         if let Some(record) = read_cut::<types::gdiag_thread_sum>(record, HEAD) {
-            threads.push(thread(&record, start));
+            threads.push(thread(&record, raw));
         }
         bytes = bytes.get(size..).unwrap_or_default();
     }
@@ -403,7 +403,7 @@ fn read_size(bytes: &[u8]) -> Option<usize> {
     (size >= HEAD).then_some(size)
 }
 
-fn thread(r: &types::gdiag_thread_sum, start: Nanos) -> Thread {
+fn thread(r: &types::gdiag_thread_sum, raw: &Raw) -> Thread {
     let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
     let comm: Vec<u8> = r.comm.iter().map(|c| c.cast_unsigned()).collect();
     let comm = comm.split(|&c| c == 0).next().unwrap_or_default();
@@ -420,7 +420,7 @@ fn thread(r: &types::gdiag_thread_sum, start: Nanos) -> Thread {
         kthread: has(flags::GDIAG_SUM_KTHREAD),
         own: has(flags::GDIAG_SUM_OWN),
         allowed: allowed.filter_map(|(cpu, is)| is.then_some(cpu)).collect(),
-        state: state(r, start),
+        state: state(r, raw),
         cpu: number(known),
         sums: sums(&r.sums),
     }
@@ -432,36 +432,63 @@ fn bits(words: &[u64]) -> impl Iterator<Item = bool> + '_ {
         .flat_map(|word| (0..u64::BITS).map(move |bit| word >> bit & 1 != 0))
 }
 
-fn state(r: &types::gdiag_thread_sum, start: Nanos) -> Option<State> {
+/// `None`: it has ended, or is not known. A switch that was hidden leaves a thread running for good.
+fn state(r: &types::gdiag_thread_sum, raw: &Raw) -> Option<State> {
     let s = &r.sums;
     let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
-    let (running, since, reason) = if s.seen != 0 {
-        let since = Since::At(Nanos(if s.on != 0 { s.on_ns } else { s.off_ns }));
-        (s.on != 0, since, s.reason)
-    } else {
-        // One that is made while it is read.
-        let since = if r.start_ns > start.0 {
-            Since::At(Nanos(r.start_ns))
-        } else {
-            Since::Before(start)
-        };
-        let woken = s.woken_ns >= start.0 && s.woken_ns != 0;
-        let reason = if woken { s.reason } else { r.reason };
-        (has(flags::GDIAG_SUM_ON_CPU), since, reason)
+    let ended = has(flags::GDIAG_SUM_ENDED);
+    let on_cpu = |cpu: u32| {
+        let cpu = usize::try_from(cpu).ok().and_then(|cpu| raw.cpus.get(cpu));
+        cpu.map(|cpu| cpu.sums.task)
     };
-    if running {
-        return Some(State::Running(since));
+    if s.seen == 0 {
+        return unseen(r, raw, on_cpu(r.cpu));
     }
-    if has(flags::GDIAG_SUM_ENDED) {
+    if s.on != 0 {
+        let still = ended || on_cpu(s.cpu.wrapping_sub(1)) == Some(r.task);
+        return still.then_some(State::Running(Since::At(Nanos(s.on_ns))));
+    }
+    if ended {
         return None;
     }
-    let woken = Nanos(s.woken_ns);
-    let is_woken = reason > THROTTLED && woken + EARLY_WAKE >= since.time() && s.woken_ns != 0;
+    let (off, woken) = (Nanos(s.off_ns), Nanos(s.woken_ns));
+    let is_woken = s.reason > THROTTLED && s.woken_ns != 0 && woken + EARLY_WAKE >= off;
     Some(State::Off {
+        since: Since::At(off),
+        reason: s.reason,
+        woken: is_woken.then(|| woken.max(off)),
+    })
+}
+
+/// One that has had no switch. `task` is who runs on its CPU: 0 where there was no switch either.
+fn unseen(r: &types::gdiag_thread_sum, raw: &Raw, task: Option<u64>) -> Option<State> {
+    let s = &r.sums;
+    let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
+    if r.start_ns > r.now_ns {
+        // Made after the stop.
+        return None;
+    }
+    let since = if r.start_ns > raw.start.0 {
+        Since::At(Nanos(r.start_ns))
+    } else {
+        Since::Before(raw.start)
+    };
+    let off = |reason, woken| State::Off {
         since,
         reason,
-        woken: is_woken.then(|| woken.max(since.time())),
-    })
+        woken,
+    };
+    if s.woken_ns != 0 {
+        return Some(off(s.reason, Some(Nanos(s.woken_ns).max(since.time()))));
+    }
+    match late(u32::from(s.late)) {
+        late::GDIAG_LATE_RAN => Some(State::Running(since)),
+        late::GDIAG_LATE_WAITED => Some(off(NEW, None)),
+        late::GDIAG_LATE_SLEPT => Some(off(s.reason, None)),
+        _ if has(flags::GDIAG_SUM_ENDED) => None,
+        _ if has(flags::GDIAG_SUM_ON_CPU) => (task == Some(0)).then_some(State::Running(since)),
+        _ => Some(off(r.reason, None)),
+    }
 }
 
 fn sums(s: &types::gdiag_thread_sums) -> Sums {
@@ -563,6 +590,7 @@ mod tests {
         let r = types::gdiag_thread_sum {
             size: HEAD as u32,
             flags: has as u16,
+            task: 0xabc,
             reason: reason as u8,
             cpu: 3,
             ..record(tid)
@@ -576,7 +604,7 @@ mod tests {
             at: Nanos(NOW),
             threads,
             ended,
-            cpus: Vec::new(),
+            cpus: vec![types::cpu_data::default(); 4],
             takers: Vec::new(),
             places: Vec::new(),
             wakers: Vec::new(),
@@ -605,6 +633,46 @@ mod tests {
         };
         assert_eq!(sleeps.state, Some(state));
         assert_eq!(sleeps.sums, Sums::default());
+    }
+
+    #[test]
+    fn a_thread_runs_only_where_its_cpu_says_so() {
+        let mut r = record(7);
+        (r.task, r.sums.on, r.sums.on_ns, r.sums.cpu) = (0xabc, 1, 2_000_000, 2);
+        let mut raw = raw(as_bytes(&r).to_vec(), Vec::new());
+        let mut state = |task| {
+            raw.cpus[1].sums.task = task;
+            Reading::decode(&raw).threads[0].state
+        };
+        let running = Some(State::Running(Since::At(Nanos(2_000_000))));
+        assert_eq!((state(0xabc), state(0xdef)), (running, None));
+
+        // Nobody can have had a CPU since the start that others have had since.
+        raw.threads = bare(7, flags::GDIAG_SUM_ON_CPU.0, 0);
+        raw.cpus[3].sums.task = 0xdef;
+        assert_eq!(Reading::decode(&raw).threads[0].state, None);
+    }
+
+    #[test]
+    fn what_comes_after_the_stop_says_what_was_before() {
+        let state = |what: late| {
+            let mut r = record(7);
+            (r.sums.seen, r.sums.late) = (0, what.0 as u8);
+            r.flags = flags::GDIAG_SUM_ON_CPU.0 as u16;
+            r.sums.reason = why::GDIAG_OFF_POLL.0 as u8;
+            only(as_bytes(&r)).state
+        };
+        let since = Since::Before(Nanos(START));
+        let off = |reason: why| {
+            Some(State::Off {
+                since,
+                reason: reason.0 as u8,
+                woken: None,
+            })
+        };
+        assert_eq!(state(late::GDIAG_LATE_RAN), Some(State::Running(since)));
+        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_NEW));
+        assert_eq!(state(late::GDIAG_LATE_SLEPT), off(why::GDIAG_OFF_POLL));
     }
 
     #[test]
