@@ -16,6 +16,7 @@ pub mod names;
 pub mod ops;
 pub mod samples;
 pub mod search;
+pub mod signature;
 mod spans;
 pub mod syscall;
 pub mod thread;
