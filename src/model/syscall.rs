@@ -249,6 +249,10 @@ impl Table {
     }
 
     pub fn name(self, nr: u16) -> Option<&'static str> {
+        // Of what waits, the crate has some names that differ from the kernel's.
+        if let Some(row) = self.row(nr) {
+            return Some(row.1);
+        }
         let number = usize::from(nr);
         match self.arch {
             Arch::X86_64 => syscalls::x86_64::Sysno::new(number).map(|n| n.name()),
@@ -300,13 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_have_the_names_of_all_calls() {
-        for (rows, machine) in [(X86_64, "x86_64"), (AARCH64, "aarch64")] {
+    fn all_calls_have_names() {
+        for (machine, last) in [("x86_64", "fork"), ("aarch64", "openat")] {
             let table = Table::of_machine(machine);
-            for row in rows {
-                assert_eq!(table.name(row.0), Some(row.1), "{}", row.0);
-            }
-            assert!(table.calls().count() > 300);
+            let names: Vec<_> = table.calls().map(|(_, name)| name).collect();
+            assert!(names.len() > 300, "{machine}: {}", names.len());
+            assert!(names.contains(&last));
         }
     }
 

@@ -116,6 +116,7 @@ fn watch(
         if now >= next_step || woken.ready {
             let ended = session.step()?;
             printer.calls(&ended)?;
+            printer.finish()?;
             last_step = clock::monotonic();
             next_step = last_step + STEP;
         }
@@ -143,9 +144,9 @@ fn finish(
     if options.summary {
         let sums = session.sums()?;
         count = sums.count();
-        printer.summary(sums, session.seen.lost)?;
+        printer.summary(&sums, session.seen.lost)?;
     }
-    printer.output.flush()?;
+    printer.finish()?;
     let malformed = session.malformed();
     if malformed > 0 && !options.quiet {
         let _ = writeln!(
@@ -175,7 +176,8 @@ fn finish(
     Ok(status::DONE)
 }
 
-struct Printer<'a> {
+/// Writes calls and sums as they were asked for.
+pub(super) struct Printer<'a> {
     options: &'a SyscallsOptions,
     output: Output,
     lines: Lines,
@@ -185,7 +187,12 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    fn new(options: &'a SyscallsOptions, output: Output, start: Nanos, table: Table) -> Self {
+    pub(super) fn new(
+        options: &'a SyscallsOptions,
+        output: Output,
+        start: Nanos,
+        table: Table,
+    ) -> Self {
         Printer {
             options,
             output,
@@ -204,12 +211,12 @@ impl<'a> Printer<'a> {
     }
 
     /// No more lines are wanted.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let most = self.options.max_events;
         most.is_some_and(|most| self.printed >= most)
     }
 
-    fn calls(&mut self, calls: &[Call]) -> Result<()> {
+    pub(super) fn calls(&mut self, calls: &[Call]) -> Result<()> {
         if !self.options.stream {
             return Ok(());
         }
@@ -230,7 +237,7 @@ impl<'a> Printer<'a> {
             })?;
             self.printed += 1;
         }
-        self.output.flush()
+        Ok(())
     }
 
     /// The kernel cannot tell of calls whose begin or end it did not see.
@@ -265,11 +272,16 @@ impl<'a> Printer<'a> {
         self.output.flush()
     }
 
-    fn summary(&mut self, now: Summary, lost: u64) -> Result<()> {
+    /// The sums of all.
+    pub(super) fn summary(&mut self, sums: &Summary, lost: u64) -> Result<()> {
         if self.options.stream && !self.options.json {
             self.output.write(|out| out.write_all(b"\n"))?;
         }
-        self.print(&now, lost)
+        self.print(sums, lost)
+    }
+
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.output.flush()
     }
 
     fn print(&mut self, summary: &Summary, lost: u64) -> Result<()> {
