@@ -560,7 +560,7 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 	if (!c)
 		return 0;
 	if (c->start_ns && calls.stream)
-		send_call(t, c, GDIAG_REC_SYS_OPEN, 0, bpf_ktime_get_ns());
+		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_ENDED, bpf_ktime_get_ns());
 	/* It is over, though the thread is still there. */
 	c->start_ns = 0;
 	c->before = 0;
@@ -622,6 +622,6 @@ int open_calls(struct bpf_iter__task *ctx)
 		return 0;
 	c = bpf_task_storage_get(&callers, t, 0, 0);
 	if (c && (c->start_ns || c->before))
-		send_call(t, c, GDIAG_REC_SYS_OPEN, 0, bpf_ktime_get_ns());
+		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_GOES_ON, bpf_ktime_get_ns());
 	return 0;
 }

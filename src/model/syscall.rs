@@ -2,6 +2,8 @@
 //! recording says which machine it is from.
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
+
 use crate::decode::syscalls::Number;
 
 /// What a thread that sleeps in a system call waits for, as far as the call alone tells.
@@ -263,17 +265,17 @@ impl Table {
     }
 
     /// The name of any call, for a person.
-    pub fn text(self, number: Number) -> String {
+    pub fn text(self, number: Number) -> Cow<'static, str> {
         match number {
-            Number::Native(nr) => {
-                let name = self.name(nr).map(str::to_string);
-                name.unwrap_or_else(|| format!("syscall_{nr}"))
-            }
-            Number::Compat(nr) => match self.compat().name(nr) {
-                Some(name) => format!("{name}@32"),
-                None => format!("syscall_{nr}@32"),
+            Number::Native(nr) => match self.name(nr) {
+                Some(name) => name.into(),
+                None => format!("syscall_{nr}").into(),
             },
-            Number::None => "syscall_?".to_string(),
+            Number::Compat(nr) => match self.compat().name(nr) {
+                Some(name) => format!("{name}@32").into(),
+                None => format!("syscall_{nr}@32").into(),
+            },
+            Number::None => "syscall_?".into(),
         }
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::{Call, Measure, Summary, Thread};
 use crate::analyse::intervals::Intervals;
-use crate::event::Pid;
+use crate::decode::syscalls::Number;
+use crate::event::{Pid, Tid};
 use crate::model::fxhash::FxHashMap;
 use crate::model::thread::{State, ThreadIdx};
 use crate::model::Timeline;
@@ -17,7 +18,7 @@ pub struct Scope<'a> {
     pub from: Nanos,
     pub to: Nanos,
     /// Empty: all.
-    pub tids: &'a [crate::event::Tid],
+    pub tids: &'a [Tid],
     /// By number; what is missing is not wanted.
     pub wanted: &'a [bool],
     pub least: Nanos,
@@ -138,7 +139,7 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
         let pid = t.pid(t.who(made.thread, made.start));
         let (last, calls) = threads.entry((pid, made.thread)).or_default();
         *last = made.end.saturating_sub(Nanos(1)).max(*last);
-        let named = || table.text(crate::decode::syscalls::Number::Native(made.number));
+        let named = || table.text(Number::Native(made.number)).into_owned();
         let call = calls
             .entry(made.number)
             .or_insert_with(|| Call::new(named()));

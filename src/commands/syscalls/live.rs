@@ -25,6 +25,9 @@ const STEP: Nanos = Nanos::from_millis(100);
 /// Least time between two looks, however urgent.
 const URGENT_STEP: Nanos = Nanos::from_millis(5);
 
+/// Lines are written out in pieces of so many bytes or a little more.
+const ENOUGH: usize = 64 << 10;
+
 pub(super) struct Run<'a> {
     pub(super) target: &'a Target,
     pub(super) command: &'a [OsString],
@@ -181,6 +184,8 @@ pub(super) struct Printer<'a> {
     options: &'a SyscallsOptions,
     output: Output,
     lines: Lines,
+    /// Lines that are not written yet.
+    text: Vec<u8>,
     printed: u64,
     /// The sums that were printed last.
     before: Option<Summary>,
@@ -205,6 +210,7 @@ impl<'a> Printer<'a> {
                 start,
                 table,
             },
+            text: Vec::new(),
             printed: 0,
             before: None,
         }
@@ -227,16 +233,24 @@ impl<'a> Printer<'a> {
             if !self.is_wanted(call) {
                 continue;
             }
-            let (lines, json) = (self.lines, self.options.json);
-            self.output.write(|mut out| {
-                if json {
-                    present::write_call(&mut out, call, lines.table)
-                } else {
-                    lines.write(&mut out, call)
-                }
-            })?;
+            if self.options.json {
+                present::write_call(&mut self.text, call, self.lines.table)?;
+            } else {
+                self.lines.write(&mut self.text, call)?;
+            }
             self.printed += 1;
+            if self.text.len() >= ENOUGH {
+                self.write_out()?;
+            }
         }
+        self.write_out()
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        let text = std::mem::take(&mut self.text);
+        self.output.write(|out| out.write_all(&text))?;
+        self.text = text;
+        self.text.clear();
         Ok(())
     }
 
