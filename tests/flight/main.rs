@@ -211,6 +211,8 @@ fn with_events_to_wait_for_the_end_of_the_targets_is_written_by_itself() {
         &job.pid().to_string(),
         "--snapshot-on",
         "gap>100s",
+        "--window",
+        "200s",
         "-o",
         text(&file),
     ]);
