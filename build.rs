@@ -21,7 +21,7 @@ fn build_bpf() {
         other => panic!("gdiag does not know the registers of {other:?}"),
     };
     println!("cargo:rerun-if-changed=bpf");
-    for name in ["sched", "stacks", "driver", "syscalls"] {
+    for name in ["sched", "stacks", "driver", "syscalls", "sched_sum"] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

@@ -6,15 +6,8 @@
 #ifndef GDIAG_COMMON_BPF_H
 #define GDIAG_COMMON_BPF_H
 
-#include "vmlinux.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
-#include "events.h"
+#include "task.bpf.h"
 
-#define PF_EXITING 0x00000004
-#define PF_KTHREAD 0x00200000
-#define MAX_CPUS 1024
 #define MAX_RINGS 64
 
 const volatile struct gdiag_config {
@@ -50,19 +43,13 @@ struct cpu_data {
 	struct gdiag_chunk chunks[2];
 	u64 irq_start_ns;
 	u64 softirq_start_ns;
-	u32 irq_nr;
-	u32 softirq_nr;
-	u32 softirq_tid;    /* the thread that it runs on top of, or as with PREEMPT_RT */
+	struct on_top on_top;
 	u32 open;	    /* the chunk that is being filled */
-	u64 resumed_off_ns; /* when the target that was just switched in left the CPU, if that was long ago; else 0 */
 	u32 next_tid;	    /* the thread that was switched in last */
-	u32 pad2;
-	u64 woken_off_ns; /* when the target that this CPU's thread is waking went to sleep, if that was long ago; else 0 */
-	u8 sending;	  /* the other one is being sent */
-	u8 in_irq;	  /* a handler with an irq number runs */
-	u8 in_softirq;
-	u8 in_vector; /* a vector without a number runs: timer, function call, irq work */
-	u8 pad[4];
+	u64 resumed_off_ns; /* when the target that was just switched in left the CPU, if that was long ago; else 0 */
+	u64 woken_off_ns;   /* when the target that this CPU's thread is waking went to sleep, if that was long ago; else 0 */
+	u8 sending;	    /* the other one is being sent */
+	u8 pad[7];
 };
 
 /* Read by gdiag: what did not fit. */
@@ -171,12 +158,6 @@ static __always_inline void send(void *rec, u64 size, bool urgent)
 		count_lost_record();
 }
 
-#ifdef __TARGET_ARCH_arm64
-#define SYSCALL_SCHED_YIELD 124
-#else
-#define SYSCALL_SCHED_YIELD 24
-#endif
-
 /* Yields that are further apart are not one wait. */
 #define YIELD_SPACING_NS 20000
 
@@ -198,31 +179,6 @@ static __always_inline void end_yields(struct task_data *d, u32 tid)
 	d->yield_ns = 0;
 }
 
-static __always_inline struct pt_regs *user_regs(struct task_struct *t)
-{
-	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
-}
-
-/*
- * The system call that a thread is in, from its saved user registers: no system call
- * tracepoint, which would cost every call of the machine 200 ns. -1 outside of one.
- */
-static __always_inline s16 syscall_nr(struct task_struct *t)
-{
-	struct pt_regs *regs = user_regs(t);
-	s64 nr;
-
-	if (!regs)
-		return GDIAG_NO_SYSCALL;
-#ifdef __TARGET_ARCH_arm64
-	nr = regs->syscallno;
-#else
-	nr = (s64)regs->orig_ax;
-#endif
-	/* The program may have put any number there. */
-	return nr >= 0 && nr < 0x7fff ? nr : GDIAG_NO_SYSCALL;
-}
-
 static __always_inline bool is_target(struct task_data *d)
 {
 	return d && d->target;
@@ -232,27 +188,6 @@ static __always_inline bool is_target(struct task_data *d)
 static __always_inline bool is_recorded(struct task_data *d)
 {
 	return d && (d->target || d->followed);
-}
-
-/*
- * Where the code that wakes someone runs. preempt_count would say it too, but a kernel
- * without CONFIG_KALLSYMS_ALL does not let BPF find it, so the interrupt hooks keep note.
- */
-static __always_inline u8 waker_context(struct cpu_data *c, u32 waker, u16 *vector)
-{
-	*vector = 0;
-	if (c->in_irq) {
-		*vector = c->irq_nr;
-		return GDIAG_CTX_HARDIRQ;
-	}
-	if (c->in_vector)
-		return GDIAG_CTX_TIMER;
-	/* With PREEMPT_RT softirqs are preempted like any thread. */
-	if (c->in_softirq && c->softirq_tid == waker) {
-		*vector = c->softirq_nr;
-		return GDIAG_CTX_SOFTIRQ;
-	}
-	return GDIAG_CTX_TASK;
 }
 
 #endif /* GDIAG_COMMON_BPF_H */

@@ -332,7 +332,7 @@ struct gdiag_capture {
 	unsigned short most; /* bytes */
 };
 
-#define GDIAG_CAPTURES 3
+#define GDIAG_CAPTURES 4
 
 struct gdiag_captures {
 	struct gdiag_capture of[GDIAG_CAPTURES];

@@ -15,6 +15,7 @@
  *  - Everything else sends records of its own, which the ring buffers serialise.
  */
 #include "common.bpf.h"
+#include "target.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -30,27 +31,6 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define SOFTIRQ_NET_RX 3
 
-/* Levels of a cgroup hierarchy that are looked through. */
-#define CGROUP_DEPTH 32
-
-/* pids, as gdiag sees them, that the iterator marks as targets */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, u32);
-	__type(value, u8);
-} target_pids SEC(".maps");
-
-/* What is in one of these, or below, is a target. A number is of one hierarchy only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gdiag_cgroup);
-	__type(value, u8);
-} target_cgroups SEC(".maps");
-
 /*
  * Recorded threads on each CPU's queue that do not run: while there are any, whoever runs there
  * is of interest. Each is counted by at most one CPU, the one in its queue field.
@@ -64,11 +44,6 @@ struct {
 u32 followed;	/* threads that are followed now */
 u32 unfollowed; /* that should have been, but there were too many */
 u32 joined;	/* processes that came into a target's cgroup: the iterator is to be run again */
-pid_t own_tgid;
-
-/* gdiag's own PID namespace and its depth, noted by the iterator that gdiag runs. */
-struct pid_namespace *own_ns;
-u32 own_level;
 
 /* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
 const struct gdiag_chunk *unused_chunk;
@@ -148,35 +123,6 @@ static __always_inline struct gdiag_slot *next_slot(struct cpu_data *c)
 	}
 	chunk->count = i + 1;
 	return &chunk->slots[i];
-}
-
-static __always_inline u32 task_state(struct task_struct *t)
-{
-	if (bpf_core_field_exists(t->__state))
-		return BPF_CORE_READ(t, __state);
-	return BPF_CORE_READ((struct task_struct___pre514 *)t, state);
-}
-
-static __always_inline bool is_throttled(struct task_struct *t)
-{
-	struct task_struct___throttled *tt = (void *)t;
-
-	if (bpf_core_field_exists(tt->throttled) && BPF_CORE_READ(tt, throttled))
-		return true;
-	if (bpf_core_field_exists(((struct cfs_rq *)0)->throttle_count))
-		return BPF_CORE_READ(t, se.cfs_rq, throttle_count) > 0;
-	return false;
-}
-
-/* The innermost id of a thread, and the one by which gdiag's /proc knows it (0: not visible there). */
-static __always_inline void ids(struct pid *pid, u32 *inner, u32 *proc)
-{
-	u32 level = BPF_CORE_READ(pid, level), own = own_level;
-
-	*inner = BPF_CORE_READ(pid, numbers[level].nr);
-	*proc = 0;
-	if (own <= level && BPF_CORE_READ(pid, numbers[own].ns) == own_ns)
-		*proc = BPF_CORE_READ(pid, numbers[own].nr);
 }
 
 static __always_inline bool is_shim(const char *comm)
@@ -564,7 +510,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	waker = bpf_get_current_task_btf();
 	now = bpf_ktime_get_ns();
 	slot = waking_slot(c, p, waker, now);
-	slot->flags = context = waker_context(c, waker->pid, &vector);
+	slot->flags = context = waker_context(&c->on_top, waker->pid, &vector);
 	slot->state = vector;
 	/* A waker of the same process is a target itself and known. */
 	if (context == GDIAG_CTX_TASK && waker->pid && waker->tgid != p->tgid)
@@ -595,23 +541,6 @@ int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest_cpu)
 	return 0;
 }
 
-static __always_inline bool in_target_cgroup(struct cgroup *cgroup)
-{
-	struct gdiag_cgroup key = {};
-	struct cgroup_subsys_state *above;
-	int i;
-
-	key.hierarchy = BPF_CORE_READ(cgroup, root, hierarchy_id);
-	for (i = 0; i < CGROUP_DEPTH && cgroup; i++) {
-		key.id = BPF_CORE_READ(cgroup, kn, id);
-		if (bpf_map_lookup_elem(&target_cgroups, &key))
-			return true;
-		above = BPF_CORE_READ(cgroup, self.parent);
-		cgroup = above ? BPF_CORE_READ(above, cgroup) : 0;
-	}
-	return false;
-}
-
 /* A running thread is a target from now on. */
 static __always_inline void mark(struct task_struct *t)
 {
@@ -631,25 +560,11 @@ static __always_inline void mark(struct task_struct *t)
 SEC("tp_btf/cgroup_attach_task")
 int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *t)
 {
-	u32 inner, proc_pid;
-	u8 yes = 1;
-
-	if (t->tgid == own_tgid || t->flags & PF_KTHREAD || !in_target_cgroup(to))
+	if (!joins(t, to))
 		return 0;
-	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
-	if (proc_pid)
-		bpf_map_update_elem(&target_pids, &proc_pid, &yes, BPF_ANY);
 	mark(t);
 	__sync_fetch_and_add(&joined, 1);
 	return 0;
-}
-
-/* With version 2 a process may be born into another cgroup than its parent's, which is no attachment. */
-static __always_inline bool is_born_into_target(struct task_struct *t, struct task_struct *parent)
-{
-	struct cgroup *cgroup = BPF_CORE_READ(t, cgroups, dfl_cgrp);
-
-	return cgroup != BPF_CORE_READ(parent, cgroups, dfl_cgrp) && in_target_cgroup(cgroup);
 }
 
 SEC("tp_btf/task_newtask")
@@ -803,8 +718,8 @@ int BPF_PROG(irq_handler_entry, int irq)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
-		c->in_irq = 1;
-		c->irq_nr = irq;
+		c->on_top.in_irq = 1;
+		c->on_top.irq_nr = irq;
 		c->irq_start_ns = bpf_ktime_get_ns();
 	}
 	return 0;
@@ -817,7 +732,7 @@ int BPF_PROG(irq_handler_exit, int irq)
 
 	if (c) {
 		send_irq(c->irq_start_ns, GDIAG_CTX_HARDIRQ, irq);
-		c->in_irq = 0;
+		c->on_top.in_irq = 0;
 		c->irq_start_ns = 0;
 	}
 	return 0;
@@ -829,9 +744,9 @@ int BPF_PROG(softirq_entry, unsigned int vector)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
-		c->in_softirq = 1;
-		c->softirq_nr = vector;
-		c->softirq_tid = bpf_get_current_task_btf()->pid;
+		c->on_top.in_softirq = 1;
+		c->on_top.softirq_nr = vector;
+		c->on_top.softirq_tid = bpf_get_current_task_btf()->pid;
 		c->softirq_start_ns = bpf_ktime_get_ns();
 	}
 	return 0;
@@ -844,7 +759,7 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 
 	if (c) {
 		send_irq(c->softirq_start_ns, GDIAG_CTX_SOFTIRQ, vector);
-		c->in_softirq = 0;
+		c->on_top.in_softirq = 0;
 		c->softirq_start_ns = 0;
 	}
 	return 0;
@@ -859,7 +774,7 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 		struct cpu_data *c = this_cpu(); \
                                                  \
 		if (c)                           \
-			c->in_vector = 1;        \
+			c->on_top.in_vector = 1; \
 		return 0;                        \
 	}                                        \
 	SEC("tp_btf/" #name "_exit")             \
@@ -868,7 +783,7 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 		struct cpu_data *c = this_cpu(); \
                                                  \
 		if (c)                           \
-			c->in_vector = 0;        \
+			c->on_top.in_vector = 0; \
 		return 0;                        \
 	}
 
@@ -952,19 +867,12 @@ SEC("iter/task")
 int mark_targets(struct bpf_iter__task *ctx)
 {
 	struct task_struct *t = ctx->task, *self = bpf_get_current_task_btf();
-	struct pid *self_pid = BPF_CORE_READ(self, thread_pid);
-	u32 inner, proc_pid;
 
-	own_level = BPF_CORE_READ(self_pid, level);
-	own_ns = BPF_CORE_READ(self_pid, numbers[own_level].ns);
-	own_tgid = self->tgid;
+	note_own(self);
 	if (!t || !t->pid || t->tgid == self->tgid)
 		return 0;
-	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, &proc_pid);
-	/* The root of a hierarchy has the kernel's threads, too. */
-	if (!cfg.all && (!proc_pid || t->flags & PF_KTHREAD || !bpf_map_lookup_elem(&target_pids, &proc_pid)))
-		return 0;
-	mark(t);
+	if (cfg.all || is_named(t))
+		mark(t);
 	return 0;
 }
 

@@ -205,8 +205,11 @@ static __always_inline struct gdiag_block *new_block(struct gdiag_syscall *r, u3
 /* Bytes of strings and memory in one block at most; gdiag knows it as well. */
 #define MOST_BYTES 400
 
-/* The result is where the next block begins. */
-static __noinline u32 note_file(struct gdiag_syscall *r, u32 at, u8 arg, s32 fd)
+/*
+ * The result is where the next block begins. This and the next two are not static, so that the
+ * verifier looks at each once, and not again for all that may be before it.
+ */
+__noinline u32 note_file(struct gdiag_syscall *r, u32 at, u8 arg, s32 fd)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
 	struct fdtable *table = BPF_CORE_READ(t, files, fdt);
@@ -236,7 +239,7 @@ static __noinline u32 note_file(struct gdiag_syscall *r, u32 at, u8 arg, s32 fd)
 }
 
 /* `what` is the number of the argument, with GDIAG_BLOCK_* above. */
-static __noinline u32 note_memory(struct gdiag_syscall *r, u32 at, u32 what, u32 size, u64 address)
+__noinline u32 note_memory(struct gdiag_syscall *r, u32 at, u32 what, u32 size, u64 address)
 {
 	struct gdiag_block *b;
 	long read;
@@ -270,7 +273,7 @@ struct pollfd {
 #define MOST_POLLED 8
 
 /* What the numbers in the array are that was read last, to `from`. */
-static __noinline u32 note_polled(struct gdiag_syscall *r, u32 from, u32 at, u8 arg, u32 n)
+__noinline u32 note_polled(struct gdiag_syscall *r, u32 from, u32 at, u8 arg, u32 n)
 {
 	struct pollfd p;
 	u32 i;
@@ -554,8 +557,13 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 {
 	struct caller *c = bpf_task_storage_get(&callers, t, 0, 0);
 
-	if (c && c->start_ns && calls.stream)
+	if (!c)
+		return 0;
+	if (c->start_ns && calls.stream)
 		send_call(t, c, GDIAG_REC_SYS_OPEN, 0, bpf_ktime_get_ns());
+	/* It is over, though the thread is still there. */
+	c->start_ns = 0;
+	c->before = 0;
 	return 0;
 }
 

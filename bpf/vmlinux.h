@@ -102,6 +102,7 @@ struct cfs_rq {
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
+	unsigned char sched_delayed; /* since 6.12 */
 };
 
 struct cpumask {
@@ -167,6 +168,7 @@ struct css_set {
 struct thread_info {
 	unsigned long flags;
 	u32 status; /* x86 */
+	u32 cpu;
 };
 
 struct task_struct {
@@ -174,6 +176,7 @@ struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
+	int on_rq;
 	int wake_cpu;
 	int prio;
 	int nr_cpus_allowed;
@@ -200,12 +203,20 @@ struct task_struct___pre514 {
 	volatile long state;
 };
 
+/* x86 before 5.18 or so */
+struct task_struct___cpu {
+	unsigned int cpu;
+};
+
 /* 6.18: a task is throttled by itself, on its way back to user space */
 struct task_struct___throttled {
 	bool throttled;
 };
 
-struct bpf_iter_meta;
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;

@@ -49,6 +49,10 @@ pub enum Error {
         found: String,
     },
 
+    /// CPUs of this machine as lists.
+    #[error("no CPU {asked} is online")]
+    CpusOffline { asked: String, online: String },
+
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
 
@@ -143,6 +147,9 @@ pub enum Error {
     #[error("a picture is not for a terminal")]
     PictureToTerminal,
 
+    /// A trace in protobuf, likewise.
+    #[error("a trace is not for a terminal")]
+    BinaryToTerminal,
     /// `pid` is 0 when it is in another PID namespace.
     #[error("a flight recorder called '{name}' is running already{}", of(.pid))]
     RecorderRuns { name: String, pid: u32 },
@@ -163,7 +170,9 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
-            Error::PictureToTerminal | Error::NoSuchCall(_) => status::USAGE,
+            Error::PictureToTerminal | Error::BinaryToTerminal | Error::NoSuchCall(_) => {
+                status::USAGE
+            }
             Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
@@ -172,7 +181,8 @@ impl Error {
             | Error::ForeignProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
-            Error::NoSuchProcess(_)
+            Error::CpusOffline { .. }
+            | Error::NoSuchProcess(_)
             | Error::NoSuchThread(_)
             | Error::IsThread { .. }
             | Error::WrongPidNamespace { .. }
@@ -205,6 +215,7 @@ impl Error {
                     .to_string()
             }
             Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
+            Error::CpusOffline { online, .. } => format!("those that are online: {online}"),
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }
@@ -253,6 +264,9 @@ impl Error {
             }
             Error::PictureToTerminal => {
                 "write it to a file with -o flame.svg, or see the stacks with --folded".to_string()
+            }
+            Error::BinaryToTerminal => {
+                "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
             }
             Error::RecorderRuns { .. } => {
                 "end it with `gdiag stop`, or give the new one a --name of its own".to_string()

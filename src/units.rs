@@ -34,6 +34,11 @@ impl Nanos {
         Nanos(self.0.saturating_sub(other.0))
     }
 
+    /// For sums over what comes from outside.
+    pub const fn saturating_add(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(other.0))
+    }
+
     /// Share of `whole`, 0 to 1; 0 of nothing is 0.
     #[allow(clippy::cast_precision_loss)]
     pub fn share_of(self, whole: Nanos) -> f64 {

@@ -32,6 +32,7 @@ pub mod syscalls;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod tracks;
 pub mod triggers;
 mod waits;
 mod walk;
@@ -50,7 +51,7 @@ use gaps::Explainer;
 use intervals::Intervals;
 use partition::Engine;
 use quality::Trust;
-use report::{NextOp, OpenedBy, Part, Report};
+use report::{NextOp, OpenedBy, Part, Quality, Report};
 use sums::Sums;
 use what::{thread_ref, Piece};
 
@@ -116,6 +117,21 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
         kernels: tables::kernels(t),
         calls: tables::calls(t, &idle),
     }
+}
+
+/// Hands every gap to `each` with the number of its device, in order of time: the same that [`report`] lists and
+/// sums up, but one at a time, for there can be millions.
+pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)) -> Quality {
+    let engine = Engine::new(t);
+    let trust = Trust::of(t);
+    for (index, gpu) in (0..).zip(t.gpu().devices()) {
+        let (_, usage) = device_usage(t, gpu);
+        let explainer = explainer(&engine, gpu, &usage, min_gap);
+        each_gap(&explainer, &trust, &usage, |i, pieces| {
+            each(index, describe_gap(&explainer, &usage.gaps[i], pieces));
+        });
+    }
+    quality::quality(t, &trust, min_gap)
 }
 
 /// The time of which the device's idle share is told.

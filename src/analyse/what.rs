@@ -256,7 +256,7 @@ pub(super) fn irq_name(t: &Timeline, n: u16) -> String {
         .map_or_else(|| n.to_string(), str::to_string)
 }
 
-fn context_text(t: &Timeline, context: Context) -> String {
+pub(super) fn context_text(t: &Timeline, context: Context) -> String {
     match context {
         Context::Task => "a task".to_string(),
         Context::HardIrq(n) => format!("irq {}", irq_name(t, n)),

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
@@ -17,12 +17,13 @@ use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
-    btf, btf::ReferencesType as _, Btf, Iter, Link, MapCore, MapFlags, MapHandle, MapType,
+    btf, btf::ReferencesType as _, Btf, Link, MapCore, MapFlags, MapHandle, MapMut, MapType,
     OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
 use crate::collect::cgroup::Cgroup;
-use crate::collect::{clock, process, stacks, syscalls, wire};
+use crate::collect::marks::{self, Marks};
+use crate::collect::{clock, stacks, syscalls, wire};
 use crate::error::Error;
 use crate::event::{Cpu, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
@@ -49,9 +50,6 @@ use skel::{OpenSchedSkel, SchedSkel, SchedSkelBuilder};
 const CPUS_PER_RING: usize = 8;
 /// For 1 M switches a second of the CPUs that share it, each with its waking and so 48 B, a third of a second.
 const RING_BYTES: u32 = 16 << 20;
-
-/// Looks at the processes that are there, when each finds new ones.
-const MOST_LOOKS: u32 = 5;
 
 /// Tracepoints without which there is nothing to tell.
 const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
@@ -99,12 +97,7 @@ pub struct Plan {
 impl Plan {
     /// The processes that are to be targets, as they are now.
     fn processes(&self) -> BTreeSet<u32> {
-        let mut all: BTreeSet<u32> = self.cgroups.iter().flat_map(Cgroup::processes).collect();
-        if !self.targets.is_empty() {
-            all.extend(process::with_descendants(&self.targets));
-        }
-        all.retain(|pid| !self.strangers.contains(pid));
-        all
+        marks::processes(&self.targets, &self.cgroups, &self.strangers)
     }
 }
 
@@ -150,12 +143,7 @@ impl Bpf {
     /// Loads, attaches, and marks the targets that exist. `record` gets each record as it is read;
     /// its bytes may have any alignment.
     pub fn start(plan: &Plan, record: impl FnMut(&[u8]) + 'static) -> Result<Bpf> {
-        libbpf_rs::set_print(plan.libbpf_messages.then_some((
-            PrintLevel::Debug,
-            |_, text: String| {
-                let _ = io::stderr().write_all(text.as_bytes());
-            },
-        )));
+        print_messages(plan.libbpf_messages);
         let vmlinux = Btf::from_vmlinux().map_err(|_| Error::NoBtf)?;
         check_helpers(&vmlinux)?;
         let possible = libbpf_rs::num_possible_cpus().context("cannot count the CPUs")?;
@@ -199,17 +187,7 @@ impl Bpf {
         }
         let rings = builder.build().context("cannot map the ring buffers")?;
 
-        for cgroup in &plan.cgroups {
-            let key = types::gdiag_cgroup {
-                id: cgroup.id,
-                hierarchy: cgroup.hierarchy,
-                ..types::gdiag_cgroup::default()
-            };
-            skel.maps
-                .target_cgroups
-                .update(wire::as_bytes(&key), &[1], MapFlags::ANY)
-                .context("cannot tell the BPF programs their cgroups")?;
-        }
+        marks::tell_cgroups(&skel.maps.target_cgroups, &plan.cgroups)?;
         let start = clock::monotonic();
         let links = attach(&skel)?;
         let seen_losses = read_losses(&skel)?;
@@ -226,7 +204,7 @@ impl Bpf {
             loss_from: start,
             missing,
         };
-        bpf.mark_all(plan)?;
+        bpf.marks().mark_all(|| plan.processes())?;
         Ok(bpf)
     }
 
@@ -254,7 +232,7 @@ impl Bpf {
         let joined = joined.map_or(0, |bss| bss.joined);
         if joined != self.joined {
             self.joined = joined;
-            self.mark_targets()?;
+            self.marks().run()?;
         }
         let now = clock::monotonic();
         // Without switches and wakeups there are no chunks.
@@ -315,46 +293,19 @@ impl Bpf {
         bss.map_or(0, |bss| bss.unfollowed)
     }
 
-    /// Marks what is there. Whoever is marked, its children are targets from then on; those that came
-    /// between the look at what is there and the marking are found by the next look.
-    fn mark_all(&self, plan: &Plan) -> Result<()> {
-        let mut known = BTreeSet::new();
-        for look in 0..MOST_LOOKS {
-            let there = plan.processes();
-            let new: Vec<u32> = there.difference(&known).copied().collect();
-            if new.is_empty() && look > 0 {
-                break;
-            }
-            for pid in &new {
-                self.skel
-                    .maps
-                    .target_pids
-                    .update(&pid.to_ne_bytes(), &[1], MapFlags::ANY)
-                    .context("cannot tell the BPF programs their targets")?;
-            }
-            self.mark_targets()?;
-            known = there;
+    fn marks(&self) -> Marks<'_, MapMut<'static>> {
+        Marks {
+            pids: &self.skel.maps.target_pids,
+            iterator: &self.skel.progs.mark_targets,
         }
-        Ok(())
     }
+}
 
-    /// Runs the task iterator once. The pids that it was given may be others' soon: they are forgotten.
-    fn mark_targets(&self) -> Result<()> {
-        let marked: Vec<_> = self.skel.maps.target_pids.keys().collect();
-        let link = self
-            .skel
-            .progs
-            .mark_targets
-            .attach_iter_with_opts(libbpf_rs::IterOpts::None)
-            .context("cannot walk the tasks of this machine")?;
-        let mut iter = Iter::new(&link)?;
-        let mut nothing = Vec::new();
-        iter.read_to_end(&mut nothing)?;
-        for pid in marked {
-            let _ = self.skel.maps.target_pids.delete(&pid);
-        }
-        Ok(())
-    }
+/// Whether libbpf tells on stderr what it does.
+pub(super) fn print_messages(wanted: bool) {
+    libbpf_rs::set_print(wanted.then_some((PrintLevel::Debug, |_, text: String| {
+        let _ = io::stderr().write_all(text.as_bytes());
+    })));
 }
 
 pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
@@ -369,10 +320,10 @@ pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
 }
 
 /// The oldest kernel with all that is needed; some distributions bring it to older ones.
-const OLDEST_KERNEL: &str = "5.15";
+pub(super) const OLDEST_KERNEL: &str = "5.15";
 
 /// Refuses a kernel without the helpers that everything here is built on, by what they give.
-fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
+pub(super) fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
     const HELPERS: [(&str, &str); 3] = [
         ("BPF_FUNC_ringbuf_output", "BPF ring buffers"),
         ("BPF_FUNC_task_storage_get", "BPF task storage"),
@@ -452,7 +403,7 @@ fn online_cpus() -> u16 {
     u16::try_from(online).unwrap_or(0)
 }
 
-fn kernel_release() -> String {
+pub(super) fn kernel_release() -> String {
     nix::sys::utsname::uname().map_or_else(
         |_| "unknown".to_string(),
         |u| u.release().to_string_lossy().into_owned(),

@@ -245,6 +245,20 @@ fn parse_inode(info: &str) -> Option<u64> {
     number.trim().parse().ok()
 }
 
+/// The numbers of the first `most` open files of a thread, each with its inode.
+pub fn open_files(tid: u32, most: usize) -> Vec<(u32, u64)> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{tid}/fdinfo")) else {
+        return Vec::new();
+    };
+    fds.take(most)
+        .filter_map(|fd| {
+            let fd = fd.ok()?;
+            let info = fs::read_to_string(fd.path()).ok()?;
+            Some((fd.file_name().to_str()?.parse().ok()?, parse_inode(&info)?))
+        })
+        .collect()
+}
+
 /// The number in `socket:[…]`.
 pub fn socket_number(path: &str) -> Option<u32> {
     let number = path.strip_prefix("socket:[")?.strip_suffix(']')?;

@@ -111,7 +111,7 @@ pub enum Capture {
 }
 
 /// Of one call.
-pub type Captures = [Option<Capture>; 3];
+pub type Captures = [Option<Capture>; 4];
 
 /// As the BPF programs have it: `MOST_BYTES`.
 const MOST_BYTES: u16 = 400;
@@ -307,7 +307,7 @@ fn bits(wanted: &[bool]) -> [u64; NUMBERS / 64] {
 fn set_captures(skel: &SyscallsSkel<'_>, number: u32, captures: &Captures) -> Result<()> {
     // An empty one ends the list.
     let mut given = captures.iter().flatten().map(|capture| capture.wire());
-    let of = [(); 3].map(|()| given.next().unwrap_or_default());
+    let of = [(); 4].map(|()| given.next().unwrap_or_default());
     let value = types::gdiag_captures { of };
     skel.maps
         .captures

@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod flame;
 pub mod flight;
 pub mod record;
@@ -28,7 +29,7 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),
-        Action::Export(_) => anyhow::bail!("under construction"),
+        Action::Export(options) => export::run(options),
         Action::Start(options) => flight::start(options),
         Action::Stat(options) => flight::stat(options),
         Action::Snapshot(options) => flight::snapshot(options),

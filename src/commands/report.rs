@@ -80,7 +80,7 @@ fn explain(options: &ReportOptions) -> anyhow::Result<Explained> {
         .unwrap_or_else(|| seen.into_summary());
     let mut warnings = reader.coverage().warnings(meta.start());
     warnings.extend(summary.warnings.iter().cloned());
-    add_warnings(&mut report, warnings);
+    add_warnings(&mut report.quality.warnings, warnings);
     Ok(Explained {
         report,
         meta,
@@ -106,22 +106,19 @@ pub(super) fn check_gpu(asked: Option<u32>, devices: usize) -> Result<(), Error>
 }
 
 /// Puts what the recording and its reading warn of before what the analysis does. Said once each.
-fn add_warnings(report: &mut Report, first: Vec<String>) {
+pub(super) fn add_warnings(to: &mut Vec<String>, first: Vec<String>) {
     let mut warnings: Vec<String> = Vec::new();
-    for warning in first
-        .into_iter()
-        .chain(std::mem::take(&mut report.quality.warnings))
-    {
+    for warning in first.into_iter().chain(std::mem::take(to)) {
         if !warnings.contains(&warning) {
             warnings.push(warning);
         }
     }
-    report.quality.warnings = warnings;
+    *to = warnings;
 }
 
 /// What the end of a recording would have said, as far as its events tell.
 #[derive(Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     end: Nanos,
     events: u64,
     gpu_source: GpuSource,
@@ -130,7 +127,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn event(&mut self, event: &Event) {
+    pub(super) fn event(&mut self, event: &Event) {
         self.events += 1;
         self.end = self.end.max(event.ts().unwrap_or_default());
         match event {
@@ -172,7 +169,7 @@ impl Seen {
         }
     }
 
-    fn into_summary(self) -> Summary {
+    pub(super) fn into_summary(self) -> Summary {
         Summary {
             end_mono_ns: self.end.as_u64(),
             gpu_source: match self.gpu_source {
@@ -277,10 +274,9 @@ mod tests {
 
     #[test]
     fn warnings_of_the_reading_come_first_and_once() {
-        let mut report = Report::default();
-        report.quality.warnings = vec!["b".into(), "c".into()];
-        add_warnings(&mut report, vec!["a".into(), "b".into()]);
-        assert_eq!(report.quality.warnings, ["a", "b", "c"]);
+        let mut warnings = vec!["b".into(), "c".into()];
+        add_warnings(&mut warnings, vec!["a".into(), "b".into()]);
+        assert_eq!(warnings, ["a", "b", "c"]);
     }
 
     #[test]

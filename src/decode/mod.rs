@@ -4,5 +4,6 @@ pub mod clock;
 pub mod gpu;
 pub mod python;
 pub mod sched;
+pub mod sched_sum;
 pub mod stacks;
 pub mod syscalls;

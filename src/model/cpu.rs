@@ -76,6 +76,16 @@ impl CpuLog {
         }
     }
 
+    /// When it went from whom to whom, by time.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = (Nanos, Tid, Tid)> + '_ {
+        (self.changes.iter()).map(|c| (c.ts, Tid(c.prev), Tid(c.next)))
+    }
+
+    /// All interrupts on this CPU that overlap `[from, to)`, cut to it, by start.
+    pub fn interrupts(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
+        self.interrupts_if(from, to, |_| true)
+    }
+
     /// Who had this CPU during `[from, to)`, covering it exactly. Since `watched` a target waited for the
     /// CPU, so that a hole that began earlier had ended by then.
     pub fn ran(&self, from: Nanos, to: Nanos, watched: Nanos) -> impl Iterator<Item = Ran> + '_ {
@@ -142,12 +152,21 @@ impl CpuLog {
 
     /// Interrupts of `tid` on this CPU that overlap `[from, to)`, cut to it, by start.
     pub fn irqs(&self, tid: Tid, from: Nanos, to: Nanos) -> impl Iterator<Item = Irq> + '_ {
+        self.interrupts_if(from, to, move |of| of == tid)
+    }
+
+    fn interrupts_if<'a>(
+        &'a self,
+        from: Nanos,
+        to: Nanos,
+        wanted: impl Fn(Tid) -> bool + 'a,
+    ) -> impl Iterator<Item = Irq> + 'a {
         let reach = from.saturating_sub(Nanos(u64::from(self.longest_irq)));
         let first = self.irqs.partition_point(|i| i.start < reach);
         self.irqs[first..]
             .iter()
             .take_while(move |i| i.start < to)
-            .filter(move |i| i.tid == tid.0)
+            .filter(move |i| wanted(Tid(i.tid)))
             .filter_map(move |i| {
                 let end = Nanos(i.start.0.saturating_add(u64::from(i.dur))).min(to);
                 let start = i.start.max(from);

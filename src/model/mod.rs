@@ -16,6 +16,7 @@ pub mod names;
 pub mod ops;
 pub mod samples;
 pub mod search;
+pub mod signature;
 mod spans;
 pub mod syscall;
 pub mod thread;
@@ -485,6 +486,11 @@ impl Timeline {
     /// When GPU records are missing, by time.
     pub fn blind(&self) -> &[Blind] {
         &self.blind
+    }
+
+    /// Everything that was lost, by time.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
     }
 
     /// When scheduling events are missing, by time.

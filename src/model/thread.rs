@@ -74,6 +74,8 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake {
     pub at: Nanos,
+    /// Where the waker ran.
+    pub cpu: Cpu,
     /// Only to be blamed when `context` is [`Context::Task`].
     pub waker: Tid,
     pub context: Context,
@@ -517,6 +519,7 @@ impl Thread {
         let of = |s: &Span| {
             (s.kind == SpanKind::Woken).then(|| Wake {
                 at: s.start,
+                cpu: Cpu(s.cpu),
                 waker: Tid(s.other),
                 context: unpack_context(s.flags, s.state),
             })

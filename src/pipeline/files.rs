@@ -19,6 +19,9 @@ use crate::pipeline::syscalls::Args;
 /// Remembered of a process; then all is forgotten.
 const MOST: usize = 4096;
 
+/// Files of a process that are looked at before it makes a call.
+const LOOKED_AHEAD: usize = 16;
+
 /// Looking into /proc may take so much of each `WINDOW`; beyond that the last part of a path does.
 const WINDOW: Duration = Duration::from_millis(100);
 const BUDGET: Duration = Duration::from_millis(20);
@@ -43,7 +46,8 @@ pub(super) struct Files {
 #[derive(Debug, Default)]
 struct Process {
     parent: Pid,
-    known: HashMap<(i32, FileId), Rc<str>>,
+    /// By number and inode.
+    known: HashMap<(i32, u64), Rc<str>>,
     /// By number: the path with which it was opened last.
     opened: HashMap<i32, Box<[u8]>>,
 }
@@ -55,6 +59,22 @@ impl Files {
         }
         let process = self.processes.entry(task.pid).or_default();
         process.parent = task.ppid;
+    }
+
+    /// What the processes seen so far have open, while there is time to look.
+    pub(super) fn look_ahead(&mut self) {
+        for (&tid, &(proc_tid, _)) in &self.in_proc {
+            let Some(process) = self.processes.get_mut(&Pid(tid.0)) else {
+                continue;
+            };
+            for (fd, inode) in process::open_files(proc_tid, LOOKED_AHEAD) {
+                if let Some(path) = process::descriptor(proc_tid, u64::from(fd), inode) {
+                    if let Ok(fd) = i32::try_from(fd) {
+                        process.known.insert((fd, inode), path.into());
+                    }
+                }
+            }
+        }
     }
 
     pub(super) fn exit(&mut self, exit: &Exit) {
@@ -100,7 +120,7 @@ impl Files {
     }
 
     fn text(&mut self, call: &RawCall, fd: i32, file: FileId, name: &[u8]) -> Option<Rc<str>> {
-        let key = (fd, file);
+        let key = (fd, file.inode);
         let process = self.processes.entry(call.pid).or_default();
         if let Some(text) = process.known.get(&key) {
             return Some(Rc::clone(text));

@@ -77,6 +77,7 @@ pub struct Session {
     warnings: Vec<String>,
     more_warnings: u64,
     missing: Vec<String>,
+    host_only: bool,
     pub seen: Seen,
 }
 
@@ -152,6 +153,7 @@ impl Session {
             warnings: Vec::new(),
             more_warnings: 0,
             missing,
+            host_only: false,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -160,6 +162,13 @@ impl Session {
             sink(Event::Define(Define::Irq { irq, name }));
         }
         Ok(session)
+    }
+
+    /// Leaves the GPU's side alone: no shim is asked to record, and no driver gets probes.
+    pub fn host_only(mut self) -> Session {
+        self.drivers = Drivers::new(false);
+        self.host_only = true;
+        self
     }
 
     /// Becomes readable when there is much to read, or something urgent.
@@ -361,6 +370,7 @@ impl Session {
         let now = clock::monotonic();
         for news in std::mem::take(&mut self.lookup.news) {
             match news {
+                News::Shim { .. } | News::Cuda { .. } if self.host_only => {}
                 // Before the description: a process with a shim may be short-lived.
                 News::Shim { pid, proc_pid } => self.attach_shim(pid, proc_pid, sink),
                 News::Target { pid, proc_pid } => self.drivers.target(pid, proc_pid, now),

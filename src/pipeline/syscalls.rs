@@ -76,7 +76,7 @@ impl CallSession {
         let sent = Rc::clone(&batch);
         let bpf = Bpf::start(targets, move |bytes| sent.borrow_mut().add(bytes))?;
         let syscalls = Syscalls::start(calls, &bpf)?;
-        Ok(CallSession {
+        let mut session = CallSession {
             bpf,
             syscalls,
             batch,
@@ -86,7 +86,20 @@ impl CallSession {
             summary: calls.summary,
             failures: calls.failures,
             seen: Seen::default(),
-        })
+        };
+        // A command that waits to be let go may be over before the next look.
+        if calls.from_exec {
+            session.batch_until_now()?;
+            session.lookup.files.look_ahead();
+        }
+        Ok(session)
+    }
+
+    /// Who is there already.
+    fn batch_until_now(&mut self) -> Result<()> {
+        self.bpf.read()?;
+        self.take_until(Nanos::MAX)?;
+        Ok(())
     }
 
     /// Becomes readable when there is much to read.

@@ -1,9 +1,13 @@
 //! What the scheduler did, summed up: the same of a recording, and of what was added up in the kernel.
 #![forbid(unsafe_code)]
 
+pub mod live;
 pub mod pinning;
 pub mod reason;
 pub mod recorded;
+pub mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -106,7 +110,8 @@ impl ThreadSum {
     /// Time asleep, for whatever reason: neither on a CPU, nor able to run, nor without quota.
     pub fn blocked(&self) -> Nanos {
         let sleeps = |off: &&OffSum| off.reason.is_blocked();
-        self.off.iter().filter(sleeps).map(|off| off.total).sum()
+        let times = self.off.iter().filter(sleeps).map(|off| off.total);
+        times.fold(Nanos::ZERO, Nanos::saturating_add)
     }
 
     /// All the time it slept, or was stopped.

@@ -270,7 +270,7 @@ fn free_cpus(summary: &Summary, thread: &ThreadSum) -> Vec<Free> {
     };
     let free = summary.cpus.iter().filter_map(|cpu| {
         // Both fit into the window only if they overlap by so much.
-        let idle = (cpu.idle + waited).saturating_sub(window);
+        let idle = cpu.idle.saturating_add(waited).saturating_sub(window);
         let allowed = may_use(cpu)?;
         (idle.share_of(waited) >= FREE_SHARE).then_some(Free {
             cpu: cpu.cpu,
@@ -309,8 +309,11 @@ fn remedy(
         ));
     }
     let own = |culprit: &&Culprit<'_>| culprit.who.pid == thread.who.pid;
-    let of =
-        |culprits: &mut dyn Iterator<Item = &Culprit<'_>>| culprits.map(|c| c.time).sum::<Nanos>();
+    let of = |culprits: &mut dyn Iterator<Item = &Culprit<'_>>| {
+        culprits
+            .map(|c| c.time)
+            .fold(Nanos::ZERO, Nanos::saturating_add)
+    };
     let by_own = of(&mut culprits.iter().filter(own));
     let by_kernel = of(&mut culprits.iter().filter(|c| c.kthread));
     let foreign = || culprits.iter().filter(|c| !own(c) && !c.kthread);

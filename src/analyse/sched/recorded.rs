@@ -316,7 +316,10 @@ impl<'a> Adder<'a> {
 
     fn woken(&mut self, phase: &Phase) {
         let wake = self.thread().wake_of(&phase.first);
-        let Some(Wake { at, waker, context }) = wake.filter(|_| phase.begun(self.scope)) else {
+        let Some(Wake {
+            at, waker, context, ..
+        }) = wake.filter(|_| phase.begun(self.scope))
+        else {
             return;
         };
         let key = WakerContext::of(context).map_or(Woken::By(waker), Woken::In);
@@ -475,18 +478,18 @@ impl Preemptors {
     fn add(&mut self, by: Tid, victim: &Who, phase: &Phase) {
         let found = self.0.entry(by).or_default();
         found.count += 1;
-        found.waited += phase.len();
+        found.waited = found.waited.saturating_add(phase.len());
         found.last = found.last.max(phase.first.start);
         let entry = match found.victims.get_mut(victim) {
             Some(entry) => entry,
             None => found.victims.entry(victim.clone()).or_default(),
         };
-        *entry = (entry.0 + 1, entry.1 + phase.len());
+        *entry = (entry.0 + 1, entry.1.saturating_add(phase.len()));
     }
 
     fn had(&mut self, by: Tid, time: Nanos, at: Nanos) {
         let found = self.0.entry(by).or_default();
-        found.had += time;
+        found.had = found.had.saturating_add(time);
         if found.count == 0 {
             found.last = found.last.max(at);
         }

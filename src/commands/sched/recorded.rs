@@ -72,10 +72,7 @@ fn summary(
             .sum::<u64>()
     };
     if switches(Nanos::ZERO, Nanos::MAX) == 0 {
-        return Err(Error::NotRecorded {
-            what: "switches",
-            hint: "record the processes while they run, or the whole machine: gdiag record -a",
-        });
+        return Err(super::no_switches());
     }
     let start = timeline.start();
     let at = |time: Nanos| Nanos(start.0.saturating_add(time.0)).min(timeline.end());

@@ -16,7 +16,6 @@ use crate::error::{status, Error};
 use crate::model::syscall::Table;
 use crate::pipeline::syscalls::{Call, CallSession};
 use crate::present::page::Page;
-use crate::present::style::Style;
 use crate::present::syscalls::{self as present, Lines, Show, Times};
 use crate::units::{Count, Nanos};
 
@@ -53,7 +52,9 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     };
     let calls = syscalls::Plan {
         stream: options.stream,
-        captures: options.stream.then(Vec::new),
+        captures: options
+            .stream
+            .then(|| present::args::captures(table, syscalls::NUMBERS)),
         summary: options.summary,
         failures: options.summary && options.errno_summary,
         wanted,
@@ -66,7 +67,12 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
         let text = format!("gdiag: watching the system calls of {}\n", subject.text());
         let _ = io::stderr().write_all(text.as_bytes());
     }
-    let result = watch(options, run, &mut subject, &targets, &calls, table);
+    // What fails before the command runs is no matter of its: it is let go.
+    let output = Output::create(options.output.as_deref())?;
+    let session = CallSession::start(&targets, &calls)?;
+    let printer = Printer::new(options, output, session.started(), table);
+    subject.go(run.duration)?;
+    let result = watch(options, run, &mut subject, session, printer);
     subject.conclude(result)
 }
 
@@ -92,14 +98,9 @@ fn watch(
     options: &SyscallsOptions,
     run: &Run<'_>,
     subject: &mut Subject,
-    targets: &bpf::Plan,
-    calls: &syscalls::Plan,
-    table: Table,
+    mut session: CallSession,
+    mut printer: Printer<'_>,
 ) -> Result<u8> {
-    let output = Output::create(options.output.as_deref())?;
-    let mut session = CallSession::start(targets, calls)?;
-    let mut printer = Printer::new(options, output, session.started(), table);
-    subject.go(run.duration)?;
     let mut next_step = clock::monotonic() + STEP;
     let mut last_step = Nanos::ZERO;
     let mut next_sums = run.interval.map(|interval| clock::monotonic() + interval);
@@ -127,16 +128,14 @@ fn watch(
             break;
         }
     }
-    finish(options, session, printer, table)
+    finish(options, session, printer)
 }
 
 fn finish(
     options: &SyscallsOptions,
     mut session: CallSession,
-    mut printer: Printer,
-    table: Table,
+    mut printer: Printer<'_>,
 ) -> Result<u8> {
-    let _ = table;
     let last = session.finish()?;
     printer.calls(&last)?;
     let lasted = clock::monotonic().saturating_sub(session.started());
@@ -274,12 +273,12 @@ impl<'a> Printer<'a> {
     }
 
     fn print(&mut self, summary: &Summary, lost: u64) -> Result<()> {
-        let (show, json) = (self.show(), self.options.json);
+        let (show, json, style) = (self.show(), self.options.json, self.output.style());
         self.output.write(|mut out| {
             if json {
                 return present::write_summary(&mut out, summary, &show, lost);
             }
-            let mut page = Page::new(&mut out, Style::for_stdout(0));
+            let mut page = Page::new(&mut out, style);
             present::write(&mut page, summary, &show)
         })
     }

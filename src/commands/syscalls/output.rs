@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
 use crate::error::Error;
+use crate::present::style::{Style, MAX_WIDTH};
 
 pub(super) struct Output {
     out: BufWriter<Box<dyn Write>>,
@@ -28,6 +29,17 @@ impl Output {
             out: BufWriter::with_capacity(64 * 1024, out),
             path: path.map(Path::to_path_buf),
         })
+    }
+
+    /// Only a terminal has a width: tables for others are whole.
+    pub(super) fn style(&self) -> Style {
+        let style = Style::for_stdout(0);
+        let is_terminal = io::stdout().is_terminal() && self.path.is_none();
+        Style {
+            width: if is_terminal { style.width } else { MAX_WIDTH },
+            color: style.color && self.path.is_none(),
+            ..style
+        }
     }
 
     /// Writes something. A reader that went away ends the program quietly: [`Error::OutputClosed`].

@@ -6,7 +6,11 @@
 
 mod hist;
 pub mod json;
+pub mod map;
 mod rows;
+#[cfg(test)]
+mod tests;
+pub mod timehist;
 
 use std::io::{self, Write};
 
@@ -433,7 +437,8 @@ fn preemptors(
     if summary.preemptors.is_empty() {
         return Ok(());
     }
-    let all: Nanos = summary.preemptors.iter().filter_map(|p| p.had).sum();
+    let all = summary.preemptors.iter().filter_map(|p| p.had);
+    let all = all.fold(Nanos::ZERO, Nanos::saturating_add);
     // Many had it for a moment once.
     const LEAST: f64 = 0.001;
     let matters =

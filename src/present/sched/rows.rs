@@ -105,7 +105,7 @@ pub(super) fn added(threads: &[&ThreadSum]) -> ThreadSum {
             all.runq_max_at = thread.runq_max_at;
             all.runq_max_behind.clone_from(&thread.runq_max_behind);
         }
-        all.run += thread.run;
+        all.run = all.run.saturating_add(thread.run);
         all.runs.merge(&thread.runs);
         all.runq.merge(&thread.runq);
         all.voluntary += thread.voluntary;
@@ -119,11 +119,12 @@ pub(super) fn added(threads: &[&ThreadSum]) -> ThreadSum {
                 ..*sum
             });
             entry.count += sum.count;
-            entry.total += sum.total;
+            entry.total = entry.total.saturating_add(sum.total);
             entry.max = entry.max.max(sum.max);
         }
         for &(cpu, time) in &thread.cpus {
-            *cpus.entry(cpu).or_default() += time;
+            let sum = cpus.entry(cpu).or_default();
+            *sum = sum.saturating_add(time);
         }
         for (waker, count) in &thread.wakers {
             *wakers.entry(waker).or_default() += count;

@@ -3,6 +3,8 @@
 
 pub mod args;
 mod escape;
+mod flags;
+mod ioctl;
 mod json;
 mod stream;
 mod summary;
