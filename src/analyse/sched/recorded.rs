@@ -206,23 +206,17 @@ impl<'a> Adder<'a> {
         let mut open: Option<Phase> = None;
         let mut before = State::Unknown;
         for stretch in self.thread().states(from, to) {
-            match &mut open {
-                Some(phase) if phase.goes_on(&stretch) => phase.last = stretch,
-                Some(phase) => {
-                    let done = *phase;
-                    self.add(&done, before, preemptors);
-                    before = done.state();
-                    open = Some(Phase {
-                        first: stretch,
-                        last: stretch,
-                    });
-                }
-                None => {
-                    open = Some(Phase {
-                        first: stretch,
-                        last: stretch,
-                    })
-                }
+            if let Some(phase) = open.as_mut().filter(|phase| phase.goes_on(&stretch)) {
+                phase.last = stretch;
+                continue;
+            }
+            let begins = Phase {
+                first: stretch,
+                last: stretch,
+            };
+            if let Some(done) = open.replace(begins) {
+                self.add(&done, before, preemptors);
+                before = done.state();
             }
         }
         if let Some(phase) = open {
