@@ -281,10 +281,14 @@ struct gdiag_call {
 /* Of what a call's arguments point to. */
 #define GDIAG_SYSCALL_BYTES 936
 
+/* Why a call has not returned. */
+#define GDIAG_OPEN_GOES_ON 0
+#define GDIAG_OPEN_ENDED 1 /* its thread ends in it, as with exit_group */
+
 struct gdiag_syscall {
 	struct gdiag_rec_hdr hdr;    /* ts_ns = end */
 	unsigned long long start_ns; /* 0: before the thread was watched */
-	long long ret;		     /* -errno when it failed; 0 with GDIAG_REC_SYS_OPEN */
+	long long ret;		     /* -errno when it failed; with GDIAG_REC_SYS_OPEN one of those above */
 	unsigned int pid;
 	short nr;	    /* GDIAG_NO_SYSCALL: a number that no call has */
 	unsigned short len; /* bytes that follow; 0: the arguments were not asked for, or are not known */

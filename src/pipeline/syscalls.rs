@@ -65,7 +65,6 @@ pub struct CallSession {
     names: Names,
     lookup: CallLookup,
     start: Nanos,
-    summary: bool,
     failures: bool,
     pub seen: Seen,
 }
@@ -83,7 +82,6 @@ impl CallSession {
             names: Names::default(),
             lookup: CallLookup::default(),
             start: clock::monotonic(),
-            summary: calls.summary,
             failures: calls.failures,
             seen: Seen::default(),
         };
@@ -145,13 +143,7 @@ impl CallSession {
         for loss in self.bpf.losses()? {
             self.seen.lost = self.seen.lost.saturating_add(loss.count);
         }
-        let calls = std::mem::take(&mut self.lookup.calls);
-        if self.summary {
-            for call in &calls {
-                self.lookup.note_unmeasured(call);
-            }
-        }
-        Ok(calls)
+        Ok(std::mem::take(&mut self.lookup.calls))
     }
 
     /// What was added up so far, with the calls that go on as far as they were read.
@@ -223,7 +215,7 @@ fn of_sum(sum: &Sum, by_error: BTreeMap<u16, u64>, table: Table) -> CallSum {
     CallSum {
         name: match Number::of_wire(sum.nr) {
             Number::None => "(other)".to_string(),
-            number => table.text(number),
+            number => table.text(number).into_owned(),
         },
         times: Histogram::from_parts(
             sum.count,
@@ -298,21 +290,24 @@ impl CallLookup {
         }
     }
 
-    fn note_unmeasured(&mut self, call: &Call) {
-        let key = (call.pid, call.tid, call.number);
-        if call.result.is_none() {
-            let since = call.start;
+    fn note_unmeasured(&mut self, call: &RawCall) {
+        let key = (call.pid, call.tid, call.number());
+        if call.has_ended() {
+            return;
+        }
+        if call.result().is_none() {
+            let since = call.start();
             let lasts = since.map_or(Nanos::ZERO, |since| call.end.saturating_sub(since));
             let entry = self.unmeasured.entry(key).or_default();
             entry.open = Some(Open { since, lasts });
-        } else if call.start.is_none() {
+        } else if call.start().is_none() {
             self.unmeasured.entry(key).or_default().begun_before += 1;
         }
     }
 
     fn add_unmeasured(&self, summary: &mut Summary, table: Table) {
         for (&(pid, tid, number), unmeasured) in &self.unmeasured {
-            let name = table.text(number);
+            let name = table.text(number).into_owned();
             let id = Some((pid, tid));
             let at = summary.threads.iter().position(|t| t.id == id);
             let at = at.unwrap_or_else(|| {
@@ -342,6 +337,7 @@ impl CallLookup {
 
 impl Lookup for CallLookup {
     fn sys_call(&mut self, raw: &RawCall) {
+        self.note_unmeasured(raw);
         let args = raw.args.as_ref().map(|args| self.files.of_args(raw, args));
         self.calls.push(Call {
             pid: raw.pid,

@@ -211,6 +211,8 @@ fn with_events_to_wait_for_the_end_of_the_targets_is_written_by_itself() {
         &job.pid().to_string(),
         "--snapshot-on",
         "gap>100s",
+        "--window",
+        "200s",
         "-o",
         text(&file),
     ]);
@@ -561,6 +563,10 @@ fn a_recorder_that_is_killed_while_it_writes_leaves_no_file_that_looks_whole() {
             let _ = reader.for_each(|_| std::ops::ControlFlow::Continue(()));
             reader.coverage().is_whole()
         });
-        assert_eq!(status, Some(i32::from(!whole)), "round {round}");
+        // It may have been killed after the last byte, and before it could say so.
+        assert!(
+            (status == Some(0) && whole) || status == Some(1),
+            "round {round}: {status:?}, {whole}"
+        );
     }
 }
