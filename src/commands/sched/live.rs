@@ -31,10 +31,7 @@ pub(super) struct Watch<'a> {
 
 /// The result is the exit status.
 pub(super) fn run(options: &SchedOptions, watch: &Watch<'_>) -> anyhow::Result<u8> {
-    let online: Vec<Cpu> = process::online_cpus().into_iter().map(number).collect();
-    if let Some(cpus) = &options.cpus {
-        check_cpus(cpus, &online)?;
-    }
+    let online = online_cpus(options)?;
     let mut subject = Subject::prepare(watch.target, watch.command, Vec::new)?;
     let result = summed_up(options, watch, online, &mut subject);
     subject.conclude(result)
@@ -204,6 +201,15 @@ fn say(options: &SchedOptions, text: std::fmt::Arguments<'_>) {
 
 fn number(cpu: u32) -> Cpu {
     Cpu(u16::try_from(cpu).unwrap_or(u16::MAX))
+}
+
+/// The CPUs that are online: all that are asked for must be.
+pub(super) fn online_cpus(options: &SchedOptions) -> anyhow::Result<Vec<Cpu>> {
+    let online: Vec<Cpu> = process::online_cpus().into_iter().map(number).collect();
+    if let Some(cpus) = &options.cpus {
+        check_cpus(cpus, &online)?;
+    }
+    Ok(online)
 }
 
 fn check_cpus(wanted: &[Cpu], online: &[Cpu]) -> anyhow::Result<()> {
