@@ -54,6 +54,14 @@ have_static() {
 		cc -include "$2" -x c - -o /dev/null -Wl,-Bstatic "-l$1" -Wl,-Bdynamic 2>/dev/null
 }
 
+# Debian's package is for its own interpreter.
+have_protobuf() {
+	for python in python3 /usr/bin/python3; do
+		if "$python" -c 'import google.protobuf' 2>/dev/null; then return; fi
+	done
+	return 1
+}
+
 # Is this cargo there, and new enough?
 cargo_ok() {
 	minor=$("$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\)\..*/\1/p')
@@ -108,6 +116,10 @@ setup_build() {
 	have cc || missing="$missing gcc libc6-dev"
 	have c++ || missing="$missing g++"
 	have python3 || missing="$missing python3"
+	# Read exported timelines in tests.
+	have protoc || missing="$missing protobuf-compiler"
+	have_protobuf || missing="$missing python3-protobuf"
+	have script || missing="$missing bsdutils"
 	# For the scenario with a peer in another network namespace.
 	have ip || missing="$missing iproute2"
 	have clang || missing="$missing clang"

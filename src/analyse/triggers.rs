@@ -26,6 +26,15 @@ pub enum Trigger {
     Wait(Nanos),
 }
 
+impl Trigger {
+    /// What is longer than this sets it off.
+    pub fn least(self) -> Nanos {
+        match self {
+            Trigger::Gap(least) | Trigger::RunQueue(least) | Trigger::Wait(least) => least,
+        }
+    }
+}
+
 impl fmt::Display for Trigger {
     /// As it is written on the command line, without a blank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

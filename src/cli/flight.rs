@@ -202,14 +202,32 @@ pub struct StopOptions {
 }
 
 impl KeepArgs {
-    pub(super) fn into_options(self, triggers: Vec<Trigger>) -> KeepOptions {
-        KeepOptions {
+    pub(super) fn into_options(
+        self,
+        subcommand: &str,
+        triggers: Vec<Trigger>,
+    ) -> Result<KeepOptions, clap::Error> {
+        let options = KeepOptions {
             window: self.window.unwrap_or(Nanos::from_secs(10)),
             memory: self.memory.unwrap_or(Bytes(256 << 20)),
             after: self.after.unwrap_or(Nanos::from_secs(1)),
             snapshots: self.snapshots.unwrap_or(10),
             triggers,
+        };
+        for trigger in &options.triggers {
+            let needed = trigger.least().0.saturating_add(options.after.0);
+            if needed >= options.window.0 {
+                return Err(super::usage_error(
+                    subcommand,
+                    clap::error::ErrorKind::InvalidValue,
+                    &format!(
+                        "a window of {} does not hold {trigger} and {} after it: give a longer --window",
+                        options.window, options.after
+                    ),
+                ));
+            }
         }
+        Ok(options)
     }
 
     /// For `record`, which writes everything to its file unless a window or an event is given.
@@ -218,7 +236,7 @@ impl KeepArgs {
         triggers: Vec<Trigger>,
     ) -> Result<Option<KeepOptions>, clap::Error> {
         if self.window.is_some() || !triggers.is_empty() {
-            return Ok(Some(self.into_options(triggers)));
+            return self.into_options("record", triggers).map(Some);
         }
         for (option, is_given) in [
             ("--memory", self.memory.is_some()),
@@ -248,7 +266,7 @@ impl StartArgs {
             )
         })?;
         debug_assert!(target != Target::Command);
-        let keep = self.keep.into_options(self.snapshot_on);
+        let keep = self.keep.into_options("start", self.snapshot_on)?;
         let options = RecordOptions {
             keep: Some(keep),
             ..self.recording.into_options(target, Vec::new(), self.output)

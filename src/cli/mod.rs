@@ -254,7 +254,7 @@ struct RecordArgs {
 
     /// Keep what happens in memory, and write a snapshot to FILE.1, FILE.2 and so on after each such event: a GPU
     /// idle for longer than this (gap>50ms), a thread that waited for a CPU (runq>20ms) or for anything
-    /// (wait>1s). So does the signal USR2
+    /// (wait>1s). So does the signal USR2, also with --window alone
     #[arg(long, value_name = "EVENT>DUR", value_parser = parse_trigger)]
     snapshot_on: Vec<Trigger>,
 
@@ -1076,6 +1076,57 @@ mod tests {
         assert_eq!(options.output, PathBuf::from("x.data"));
         assert_eq!(options.wait_threshold, Nanos::from_millis(1));
         assert!(options.strict && options.quiet && options.command.is_empty());
+    }
+
+    #[test]
+    fn record_writes_all_to_its_file_unless_it_keeps_a_window() {
+        assert_eq!(record(&["-a"]).keep, None);
+        let keep = record(&[
+            "-a",
+            "--snapshot-on",
+            "gap>50ms",
+            "--snapshot-on",
+            "runq > 2ms",
+        ]);
+        let triggers = vec![
+            Trigger::Gap(Nanos::from_millis(50)),
+            Trigger::RunQueue(Nanos::from_millis(2)),
+        ];
+        let keep = keep.keep.unwrap();
+        assert_eq!(keep.triggers, triggers);
+        assert_eq!(
+            (keep.window, keep.memory, keep.after, keep.snapshots),
+            (
+                Nanos::from_secs(10),
+                Bytes(256 << 20),
+                Nanos::from_secs(1),
+                10
+            )
+        );
+        let keep = record(&["-a", "--window", "3s", "--memory", "2M"])
+            .keep
+            .unwrap();
+        assert_eq!(
+            (keep.window, keep.memory),
+            (Nanos::from_secs(3), Bytes(2 << 20))
+        );
+        assert_eq!(keep.triggers, []);
+        for args in [
+            &["record", "-a", "--memory", "64M"][..],
+            &["record", "-a", "--after", "1s"],
+            &["record", "-a", "--snapshots", "3"],
+            &["record", "-a", "--window", "0s"],
+            &["record", "-a", "--window", "1s", "--memory", "1K"],
+            &["record", "-a", "--snapshot-on", "gap"],
+            &["record", "-a", "--snapshot-on", "gap>0s"],
+            &["record", "-a", "--snapshot-on", "runq>100us"],
+            &["record", "-a", "--snapshot-on", "moon>1s"],
+            &["record", "-a", "--snapshot-on", "gap>1s", "--window", "2s"],
+            &["start"],
+            &["start", "-a", "--name", "a/b"],
+        ] {
+            assert_eq!(refused(args).0, 2, "{args:?}");
+        }
     }
 
     #[test]

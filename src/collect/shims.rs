@@ -289,11 +289,13 @@ fn sealed(file: &File) -> bool {
 }
 
 /// A gdiag, as [`Control::collector`] names it; 0 when no such process runs. By its start time too:
-/// the pid of one that was killed may be another's soon.
+/// the pid of one that was killed may be another's soon. One that has ended does not run, though nobody may
+/// ever ask for its status: not every first process of a container does.
 fn collector_id(pid: u32) -> u64 {
     let stat = i32::try_from(pid)
         .ok()
         .and_then(|pid| Process::new(pid).ok()?.stat().ok());
+    let stat = stat.filter(|stat| !matches!(stat.state, 'Z' | 'X'));
     stat.map_or(0, |stat| {
         u64::from(pid) << 32 | stat.starttime & 0xffff_ffff
     })

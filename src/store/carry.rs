@@ -69,12 +69,20 @@ impl Before {
                 }
             }
             Event::Shim(e) => {
-                self.shims.insert(e.pid, *e);
+                if self.shims.get(&e.pid).is_none_or(|last| last.ts <= e.ts) {
+                    self.shims.insert(e.pid, *e);
+                }
             }
             Event::Probes(e) => {
-                self.probes.insert(e.pid, *e);
+                if self.probes.get(&e.pid).is_none_or(|last| last.ts <= e.ts) {
+                    self.probes.insert(e.pid, *e);
+                }
             }
-            Event::Clock(e) => self.clock = Some(*e),
+            Event::Clock(e) => {
+                if self.clock.is_none_or(|last| last.mono <= e.mono) {
+                    self.clock = Some(*e);
+                }
+            }
             Event::Define(_)
             | Event::Interrupt(_)
             | Event::Wait(_)
@@ -124,7 +132,7 @@ impl Before {
         }
         if pid != e.pid {
             *self.alive.entry(e.pid).or_default() += 1;
-            self.ended(pid);
+            self.ended(pid, e.ts);
         }
     }
 
@@ -138,12 +146,12 @@ impl Before {
             return;
         }
         if let Some(thread) = self.threads.remove(&e.tid) {
-            self.ended(thread.task.pid);
+            self.ended(thread.task.pid, e.ts);
         }
     }
 
     /// One thread less; with the last one, what was known of the process has no meaning any more.
-    fn ended(&mut self, pid: Pid) {
+    fn ended(&mut self, pid: Pid, ts: Nanos) {
         let left = self.alive.get_mut(&pid);
         let Some(left) = left else { return };
         *left -= 1;
@@ -153,8 +161,13 @@ impl Before {
         self.alive.remove(&pid);
         self.processes.remove(&pid);
         self.devices.retain(|(of, _), _| *of != pid);
-        self.shims.remove(&pid);
-        self.probes.remove(&pid);
+        // What is noted of it later stays until then.
+        if self.shims.get(&pid).is_some_and(|shim| shim.ts <= ts) {
+            self.shims.remove(&pid);
+        }
+        if self.probes.get(&pid).is_some_and(|probes| probes.ts <= ts) {
+            self.probes.remove(&pid);
+        }
     }
 
     /// Of a thread that nobody has named yet, nothing is kept.

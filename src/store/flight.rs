@@ -54,6 +54,37 @@ const SHARE: u64 = 16;
 /// What a thread of [`Before`] takes, about.
 const THREAD: u64 = 256;
 
+/// What gdiag notes when it looks, with the time of that. It can be later than all that is read afterwards, so
+/// it does not tell how far the events reach; and it is carried over.
+fn is_noted(event: &Event) -> bool {
+    match event {
+        Event::Clock(_)
+        | Event::Loss(_)
+        | Event::Shim(_)
+        | Event::Probes(_)
+        | Event::Process(_)
+        | Event::Device(_)
+        | Event::GpuInvalid(_) => true,
+        Event::Define(_)
+        | Event::Task(_)
+        | Event::Exit(_)
+        | Event::Switch(_)
+        | Event::Waking(_)
+        | Event::Interrupt(_)
+        | Event::Wait(_)
+        | Event::CpuWait(_)
+        | Event::SysCall(_)
+        | Event::Stall(_)
+        | Event::Signal(_)
+        | Event::Sample(_)
+        | Event::GpuOp(_)
+        | Event::Migration(_)
+        | Event::ApiCall(_)
+        | Event::Sync(_)
+        | Event::Overhead(_) => false,
+    }
+}
+
 /// Events as they are stored.
 #[derive(Debug)]
 struct Chunk {
@@ -67,14 +98,11 @@ struct Chunk {
     /// The lowest number of an operation, by process: the launches of earlier ones are not missed.
     operations: Box<[(Pid, CorrelationId)]>,
     defines: bool,
+    /// The latest time of what would be missed.
+    last: Nanos,
 }
 
 impl Chunk {
-    fn last(&self) -> Nanos {
-        let (first, last) = (self.header.first_ns.get(), self.header.last_ns.get());
-        Nanos(if first <= last { last } else { 0 })
-    }
-
     fn bytes(&self) -> u64 {
         let ids = self.names.len() + self.stacks.len() + self.call_stacks.len() + self.frames.len();
         let len = self.payload.len() + 4 * ids + 8 * self.operations.len() + size_of::<Chunk>();
@@ -96,12 +124,16 @@ struct Open {
     used: Used,
     operations: HashMap<Pid, CorrelationId>,
     defines: bool,
+    last: Nanos,
 }
 
 impl Open {
     fn push(&mut self, event: &Event) {
         self.events.push(event);
         self.used.event(event);
+        if !is_noted(event) {
+            self.last = self.last.max(event.ts().unwrap_or_default());
+        }
         match event {
             Event::Define(define) => {
                 self.defines = true;
@@ -130,6 +162,7 @@ impl Open {
             frames: sorted(&mut self.used.frames),
             operations: self.operations.drain().collect(),
             defines: std::mem::take(&mut self.defines),
+            last: std::mem::take(&mut self.last),
         };
         self.events.clear();
         Ok(Some(Arc::new(chunk)))
@@ -182,8 +215,11 @@ struct Past {
     before: Before,
     /// Where the window begins: every event that was gone is from before.
     until: Nanos,
-    /// Events that last into the window, and launches of operations that may be in it. In order of arrival.
+    /// Events that last into the window, what was noted in it, and launches of operations that may be in it. In
+    /// order of arrival.
     reaching: VecDeque<Event>,
+    /// When the first of those that were noted is not in the window any more.
+    noted: Option<Nanos>,
     /// How many there were after the last look.
     looked: usize,
     /// Definitions, in their order.
@@ -195,21 +231,46 @@ struct Past {
 }
 
 impl Past {
+    /// The window begins later.
+    fn advance(&mut self, until: Nanos) {
+        self.until = self.until.max(until);
+        let Some(noted) = self.noted.filter(|noted| *noted < self.until) else {
+            return;
+        };
+        debug_assert!(noted < self.until);
+        let (before, until) = (&mut self.before, self.until);
+        let mut next: Option<Nanos> = None;
+        self.reaching.retain(|event| {
+            let ts = event.ts().unwrap_or_default();
+            if !is_noted(event) {
+                return true;
+            }
+            if ts < until {
+                before.event(event, Nanos::MAX);
+                // A loss may last into it.
+                return Range::new(until, Nanos::MAX).keeps(event);
+            }
+            next = Some(next.map_or(ts, |next| next.min(ts)));
+            true
+        });
+        self.noted = next;
+    }
+
     /// Takes over what is needed of an event that goes; `reach` is what reaches into the window.
     fn take(&mut self, event: &Event, reach: &Range) {
-        match event {
-            Event::Define(_) => self.open.push(event),
-            Event::ApiCall(_) => {
-                self.before.event(event, Nanos::MAX);
-                self.reaching.push_back(event.clone());
-            }
-            _ => {
-                self.before.event(event, Nanos::MAX);
-                // Only those that last can.
-                if reach.keeps(event) {
-                    self.reaching.push_back(event.clone());
-                }
-            }
+        let is_kept = match event {
+            Event::Define(_) => return self.open.push(event),
+            Event::ApiCall(_) => true,
+            _ => reach.keeps(event),
+        };
+        let ts = event.ts().unwrap_or_default();
+        if is_kept && is_noted(event) && ts >= self.until {
+            self.noted = Some(self.noted.map_or(ts, |noted| noted.min(ts)));
+        } else {
+            self.before.event(event, Nanos::MAX);
+        }
+        if is_kept {
+            self.reaching.push_back(event.clone());
         }
     }
 
@@ -315,11 +376,7 @@ impl Memory {
     /// Lets go of what is older than the window at `now`, and of the oldest if there is no room.
     pub fn age(&mut self, now: Nanos) -> io::Result<()> {
         let oldest = now.saturating_sub(self.window);
-        while self.chunks.len() > 1
-            && self
-                .chunks
-                .front()
-                .is_some_and(|chunk| chunk.last() < oldest)
+        while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.last < oldest)
         {
             self.drop_oldest(now)?;
         }
@@ -438,8 +495,8 @@ impl Memory {
         self.bytes -= chunk.bytes();
         self.events -= u64::from(chunk.header.records.get());
         // Nothing has happened yet that is later than now, whatever a record says.
-        let gone = Nanos(chunk.last().min(now).0.saturating_add(1));
-        self.past.until = self.past.until.max(gone).max(self.start);
+        let gone = Nanos(chunk.last.min(now).0.saturating_add(1));
+        self.past.advance(gone.max(self.start));
         let past = &mut self.past;
         let reach = Range::new(past.until, Nanos::MAX);
         let _ = self.reader.each(&chunk, &mut |event| {

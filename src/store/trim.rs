@@ -204,9 +204,9 @@ impl Range {
 mod tests {
     use super::*;
     use crate::event::{
-        Api, ApiCall, ApiDomain, CallStackId, ContextId, Cpu, Define, DeviceId, Frame, FrameId,
-        Function, GpuOp, NameId, OpKind, Sample, StackId, StreamId, Switch, SwitchFlags, Task,
-        TaskReason, TaskState, Tid,
+        Api, ApiCall, ApiDomain, CallStackId, ContextId, Cpu, Define, Device, DeviceId, Exit,
+        Frame, FrameId, Function, GpuOp, NameId, OpKind, Sample, StackId, StreamId, Switch,
+        SwitchFlags, Task, TaskReason, TaskState, Tid,
     };
 
     const JOB: Pid = Pid(7);
@@ -330,6 +330,55 @@ mod tests {
             [name(2, "new"), Event::Task(at_start), switch(150, 0, 7, 0)]
         );
         assert_eq!((meta.start_mono_ns, meta.start_unix_ns), (100, 1_000_100));
+    }
+
+    #[test]
+    fn what_was_known_of_a_process_goes_with_its_last_thread() {
+        let exit = |ts, tid| {
+            Event::Exit(Exit {
+                ts: Nanos(ts),
+                tid: Tid(tid),
+                pid: JOB,
+                code: 0,
+            })
+        };
+        let device = Device {
+            ts: Nanos(30),
+            pid: JOB,
+            id: DeviceId(0),
+            name: NameId(1),
+            uuid: NameId(1),
+        };
+        let all = |ends: u64| {
+            vec![
+                name(1, "job"),
+                task(10, 7, 1, TaskReason::Seen),
+                task(20, 8, 1, TaskReason::Seen),
+                Event::Device(device.clone()),
+                exit(40, 7),
+                exit(ends, 8),
+                // The last switch of a thread is after its end.
+                switch(ends + 1, 8, 0, 0x80),
+            ]
+        };
+        assert_eq!(part(&all(50)).0, []);
+        let Event::Task(other) = task(100, 8, 1, TaskReason::Seen) else {
+            unreachable!()
+        };
+        let at_start = Event::Device(Device {
+            ts: Nanos(100),
+            ..device.clone()
+        });
+        assert_eq!(
+            part(&all(150)).0,
+            [
+                name(1, "job"),
+                at_start,
+                Event::Task(other),
+                exit(150, 8),
+                switch(151, 8, 0, 0x80)
+            ]
+        );
     }
 
     #[test]

@@ -48,6 +48,15 @@ fn operations(path: &Path) -> usize {
     operations
 }
 
+fn records_the_gpu(recorder: &Recorder, dir: &Path) {
+    let file = dir.join("looked.data");
+    wait_until("it records the GPU", || {
+        let (status, _, errors) = said(&recorder.ask("snapshot", &["-o", text(&file)]));
+        assert_eq!(status, Some(0), "{errors}");
+        operations(&file) > 0
+    });
+}
+
 #[test]
 fn a_recorder_is_asked_for_snapshots_and_goes_on_until_it_is_stopped() {
     if !can_run() {
@@ -172,9 +181,7 @@ fn when_the_targets_have_ended_what_is_held_waits_to_be_asked_for() {
     let mut job = job(dir.path(), &LONG);
     let recorder = Recorder::start(&["-p", &job.pid().to_string()]);
     let objects = recorder.bpf_objects();
-    wait_until("it records", || {
-        recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000
-    });
+    records_the_gpu(&recorder, dir.path());
     job.signal(Signal::SIGKILL);
     job.0.wait().unwrap();
     wait_until("it sees that", || recorder.stat().unwrap()["ended"] == true);
@@ -204,12 +211,12 @@ fn with_events_to_wait_for_the_end_of_the_targets_is_written_by_itself() {
         &job.pid().to_string(),
         "--snapshot-on",
         "gap>100s",
+        "--window",
+        "200s",
         "-o",
         text(&file),
     ]);
-    wait_until("it records", || {
-        recorder.stat().unwrap()["events"].as_u64().unwrap() > 1_000
-    });
+    records_the_gpu(&recorder, dir.path());
     job.signal(Signal::SIGKILL);
     job.0.wait().unwrap();
     wait_until("it ends", || recorder.is_gone());
@@ -251,12 +258,7 @@ fn a_killed_recorder_leaves_nothing_and_the_job_goes_on() {
 
     // The next one finds everything as it was.
     let next = Recorder::start(&["-p", &job.pid().to_string()]);
-    let file = dir.path().join("next.data");
-    wait_until("the GPU is recorded again", || {
-        let (status, _, errors) = said(&next.ask("snapshot", &["-o", text(&file)]));
-        assert_eq!(status, Some(0), "{errors}");
-        operations(&file) > 0
-    });
+    records_the_gpu(&next, dir.path());
 }
 
 #[test]
@@ -561,6 +563,10 @@ fn a_recorder_that_is_killed_while_it_writes_leaves_no_file_that_looks_whole() {
             let _ = reader.for_each(|_| std::ops::ControlFlow::Continue(()));
             reader.coverage().is_whole()
         });
-        assert_eq!(status, Some(i32::from(!whole)), "round {round}");
+        // It may have been killed after the last byte, and before it could say so.
+        assert!(
+            (status == Some(0) && whole) || status == Some(1),
+            "round {round}: {status:?}, {whole}"
+        );
     }
 }

@@ -161,11 +161,15 @@ impl Recorder {
 
     /// `None` when it does not run.
     pub fn stat(&self) -> Option<Value> {
-        let output = self.ask("stat", &["--json"]);
-        match output.status.code() {
-            Some(0) => Some(serde_json::from_slice(&output.stdout).unwrap()),
-            Some(3) => None,
-            other => panic!("{other:?}: {output:?}"),
+        loop {
+            let output = self.ask("stat", &["--json"]);
+            match said(&output) {
+                (Some(0), out, _) => return Some(serde_json::from_str(&out).unwrap()),
+                (Some(3), _, _) => return None,
+                // At that very moment.
+                (Some(1), _, errors) if errors.contains("ended before it answered") => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -205,7 +209,7 @@ impl Drop for Recorder {
 }
 
 /// Ended; nobody may have asked for its status.
-pub fn is_gone(pid: u32) -> bool {
+fn is_gone(pid: u32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Err(_) => true,
         Ok(stat) => stat

@@ -154,7 +154,7 @@ fn a_copy_that_starts_nothing_delays_and_no_more() {
         &[op(JOB, 0, 10, 1), call(COPY, 20, 2), op(JOB, 70, 80, 3)],
     );
     assert_eq!(told(&mut triggers, 900), []);
-    assert_eq!(told(&mut triggers, 2_100), [(10, Some(70))]);
+    assert_eq!(told(&mut triggers, 2_100), [(10, Some(70)), (80, None)]);
 }
 
 #[test]

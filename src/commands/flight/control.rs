@@ -13,7 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context as _, Result};
+use anyhow::{anyhow, bail, Context as _, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{getsockopt, UnixCredentials};
@@ -372,21 +372,33 @@ impl Client {
         };
         let mut line = serde_json::to_vec(&request)?;
         line.push(b'\n');
-        passing::send(&self.stream, &line, file).context("cannot ask the flight recorder")?;
-        let mut answer = Vec::new();
-        let mut bytes = [0; LONGEST];
-        while !answer.ends_with(b"\n") {
-            match self.stream.read(&mut bytes) {
-                Ok(0) => bail!("the flight recorder ended before it answered"),
-                Ok(len) => answer.extend_from_slice(&bytes[..len]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e).context("the flight recorder does not answer"),
+        let answer = self.exchange(&line, file).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset => {
+                anyhow!("the flight recorder ended before it answered")
             }
-        }
+            _ => anyhow::Error::new(e).context("the flight recorder does not answer"),
+        })?;
         match serde_json::from_slice(&answer).context("the flight recorder is of another gdiag")? {
             Answer::Failed { text } => bail!("{text}"),
             answer @ (Answer::Stat(_) | Answer::Snapshot(_) | Answer::Stop { .. }) => Ok(answer),
         }
+    }
+
+    fn exchange(&mut self, line: &[u8], file: Option<&File>) -> io::Result<Vec<u8>> {
+        passing::send(&self.stream, line, file)?;
+        let mut answer = Vec::new();
+        let mut bytes = [0; LONGEST];
+        while !answer.ends_with(b"\n") {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => answer.extend_from_slice(&bytes[..len]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(answer)
     }
 
     /// Waits until the recorder has gone: the kernel closes its end then.

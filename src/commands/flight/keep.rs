@@ -84,6 +84,14 @@ enum Goes {
     Caller(Caller),
 }
 
+/// Where a snapshot is written to.
+#[derive(Debug)]
+enum Place {
+    /// An old file is moved away.
+    Path(PathBuf),
+    Open(File),
+}
+
 /// A snapshot that another thread writes.
 #[derive(Debug)]
 struct Writing {
@@ -221,10 +229,8 @@ impl Keeper {
         for one in fired {
             let kind = std::mem::discriminant(&one.trigger);
             for (trigger, count) in &mut self.fired {
-                let (Trigger::Gap(least) | Trigger::RunQueue(least) | Trigger::Wait(least)) =
-                    *trigger;
                 let took = one.end.unwrap_or(now).saturating_sub(one.start);
-                if std::mem::discriminant(trigger) == kind && took > least {
+                if std::mem::discriminant(trigger) == kind && took > trigger.least() {
                     *count += 1;
                 }
             }
@@ -293,7 +299,7 @@ impl Keeper {
         }
         for _ in 0..MOST_ASKED {
             let next = self.server.as_ref().and_then(|(server, _)| server.next());
-            let Some(mut caller) = next else { break };
+            let Some(caller) = next else { break };
             match caller.ask {
                 Ask::Stat => {
                     let status = self.status(now, ended, context);
@@ -305,7 +311,6 @@ impl Keeper {
                         drop(caller.answer(&Answer::Failed { text }));
                         continue;
                     }
-                    caller.ask = Ask::Snapshot { last_ns };
                     let to = if ended { self.until } else { now };
                     self.ask(to, last_ns.map(Nanos), Goes::Caller(caller));
                 }
@@ -363,23 +368,24 @@ impl Keeper {
         let summary = self.summary(from, to, context());
         let meta = self.meta.clone();
         let (sender, result) = channel();
-        let (goal, file) = match asked.goes {
+        let (goal, place) = match asked.goes {
             Goes::Numbered(why) => {
                 let path = self.next_path();
                 let goal = Goal::File {
                     path: path.clone(),
                     why,
                 };
-                (goal, Ok(path))
+                (goal, Some(Place::Path(path)))
             }
             Goes::Caller(mut caller) => {
                 let file = caller.file.take();
-                (Goal::Caller(caller), Err(file))
+                (Goal::Caller(caller), file.map(Place::Open))
             }
         };
+        let Some(place) = place else { return Ok(()) };
         let work = move || {
             // Without anyone to hear of it, there is nothing to do.
-            let _ = sender.send(write_to(file, held, &meta, &summary, from));
+            let _ = sender.send(write_to(place, held, &meta, &summary, from));
         };
         std::thread::Builder::new()
             .name("gdiag-snapshot".to_string())
@@ -515,7 +521,7 @@ impl Keeper {
             let all = self.memory.held_now().map_err(|e| e.to_string())?;
             let from = all.from().min(self.until);
             let summary = self.summary(from, self.until, context());
-            write_to(Err(Some(file)), all, &self.meta, &summary, from)
+            write_to(Place::Open(file), all, &self.meta, &summary, from)
         });
         let answer = match written.transpose() {
             Ok(written) => Answer::Stop { held, written },
@@ -557,22 +563,21 @@ fn cpu_time() -> Nanos {
     })
 }
 
-/// The file of a path that an old one is moved away from, or one that is open already.
 fn write_to(
-    file: Result<PathBuf, Option<File>>,
+    place: Place,
     held: Held,
     meta: &Meta,
     summary: &Summary,
     from: Nanos,
 ) -> Result<Written, String> {
-    let (file, path) = match file {
-        Ok(path) => {
+    let (file, path) = match place {
+        Place::Path(path) => {
             set_aside(&path).map_err(|e| format!("{e:#}"))?;
             let file = create_file(&path).map_err(|e| format!("{:#}", anyhow::Error::from(e)))?;
             (file, path)
         }
-        Err(Some(file)) => (file, PathBuf::from("snapshot")),
-        Err(None) => return Err("there is no file to write to".to_string()),
+        // Whoever opened it says its name.
+        Place::Open(file) => (file, PathBuf::from("snapshot")),
     };
     let stats = held
         .write(file, Path::new(&path), meta, summary, from)

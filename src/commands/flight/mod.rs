@@ -13,7 +13,7 @@ use self::control::{Answer, Ask, Client, Status, Written};
 use self::keep::{Context, Keeper};
 use super::record::set_aside;
 use super::recorder::{say, Recorder};
-use super::subject::End;
+use super::subject::{End, Subject};
 use super::to_stdout;
 use crate::cli::{
     KeepOptions, RecordOptions, SnapshotOptions, StartOptions, StatOptions, StopOptions,
@@ -135,34 +135,30 @@ fn in_background(name: &str, options: &RecordOptions, starter: &mut Option<Start
     drop(session);
     let context = || context.clone();
     keeper.conclude(&context)?;
-    let mut ended = false;
-    if end == End::TargetsEnded {
-        if keep.triggers.is_empty() {
-            ended = true;
-            loop {
-                let now = clock::monotonic();
-                let woken = subject.wait(None, now + REST)?;
-                if keeper.tend(now, woken.snapshot, true, &context)?
-                    || woken.end == Some(End::Asked)
-                {
-                    break;
-                }
-                // Without targets it does not wait by itself.
-                if woken.end.is_some() {
-                    std::thread::sleep(std::time::Duration::from_nanos(REST.0));
-                }
-            }
-            keeper.conclude(&context)?;
-        } else {
-            keeper.last_snapshot("the targets have ended", &context)?;
-        }
+    let is_over = end == End::TargetsEnded;
+    if is_over && keep.triggers.is_empty() {
+        hold(&mut keeper, &mut subject, &context)?;
+    } else if is_over {
+        keeper.last_snapshot("the targets have ended", &context)?;
     }
-    let stream = keeper.tell_stopped(clock::monotonic(), ended, &context);
+    let stream = keeper.tell_stopped(clock::monotonic(), is_over, &context);
     // Whoever waits for the end sees it by this: the kernel closes it last.
     if let Some(stream) = stream {
         std::mem::forget(stream);
     }
     Ok(status::DONE)
+}
+
+/// Nothing comes any more: what there is waits to be asked for.
+fn hold(keeper: &mut Keeper, subject: &mut Subject, context: &dyn Fn() -> Context) -> Result<()> {
+    loop {
+        let now = clock::monotonic();
+        let woken = subject.wait(None, now + REST)?;
+        let stop = keeper.tend(now, woken.snapshot, true, context)?;
+        if stop || woken.end == Some(End::Asked) {
+            return keeper.conclude(context);
+        }
+    }
 }
 
 /// `gdiag stat`.

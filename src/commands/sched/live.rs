@@ -111,16 +111,16 @@ fn until_the_end(
         };
         let until = next.map_or(now + step, |next| next.min(now + step));
         let woken = subject.wait(Some(sums.epoll_fd()), until)?;
-        if let Some(end) = woken.end {
-            return Ok(end);
-        }
-        sums.keep_up()?;
-        let now = clock::monotonic();
         if woken.report {
             read(sums, live)?;
             // Results are for stdout; this is on the side.
             let _ = super::render(&mut io::stderr(), options, &live.total());
         }
+        if let Some(end) = woken.end {
+            return Ok(end);
+        }
+        sums.keep_up()?;
+        let now = clock::monotonic();
         if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), watch.interval) {
             read(sums, live)?;
             out.write(options, &live.interval())?;

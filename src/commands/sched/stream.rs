@@ -161,10 +161,15 @@ fn recording(
     stream.to = to.map_or(Nanos::MAX, at);
     let mut failure = None;
     to_output(options.output.as_deref(), |out| {
-        stream.head(out)?;
         let mut result = Ok(());
         let read = reader.for_each(|event| {
-            result = stream.event(event, out);
+            // Not over nothing.
+            if stream.switches == 0 && matches!(event, Event::Switch(_)) {
+                result = stream.head(out);
+            }
+            if result.is_ok() {
+                result = stream.event(event, out);
+            }
             if result.is_ok() {
                 ControlFlow::Continue(())
             } else {

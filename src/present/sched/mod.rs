@@ -8,6 +8,8 @@ mod hist;
 pub mod json;
 pub mod map;
 mod rows;
+#[cfg(test)]
+mod tests;
 pub mod timehist;
 
 use std::io::{self, Write};
