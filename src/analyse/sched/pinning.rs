@@ -100,8 +100,9 @@ fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
         fine: !restless,
         says,
         evidence: vec![format!(
-            "it {}; it waited {waited} for a CPU, {share} of the time that it could run",
-            places(thread)
+            "it {}; it waited {waited} for a CPU, {share} of the time that it could run, at most {} at a time",
+            places(thread),
+            thread.runq.max
         )],
         remedy,
     }
