@@ -320,10 +320,11 @@ struct gdiag_file {
 
 enum gdiag_capture_kind {
 	GDIAG_CAPTURE_NONE = 0,
-	GDIAG_CAPTURE_FILE = 1,	 /* the number of an open file */
-	GDIAG_CAPTURE_TEXT = 2,	 /* a string of `size` bytes at most */
-	GDIAG_CAPTURE_BYTES = 3, /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
-	GDIAG_CAPTURE_POLL = 4,	 /* the same of pollfds, and what their numbers stand for */
+	GDIAG_CAPTURE_FILE = 1,	   /* the number of an open file */
+	GDIAG_CAPTURE_TEXT = 2,	   /* a string of `size` bytes at most */
+	GDIAG_CAPTURE_BYTES = 3,   /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
+	GDIAG_CAPTURE_POLL = 4,	   /* the same of pollfds, and what their numbers stand for */
+	GDIAG_CAPTURE_NO_ARGS = 5, /* as the first one: the call has no arguments */
 };
 
 /* What to read of one argument of a call. gdiag says so for each number. */

@@ -188,12 +188,12 @@ static __always_inline void args_of(struct pt_regs *regs, u64 *args)
 	args[4] = BPF_CORE_READ(regs, regs[4]);
 	args[5] = BPF_CORE_READ(regs, regs[5]);
 #else
-	args[0] = BPF_CORE_READ(regs, di);
-	args[1] = BPF_CORE_READ(regs, si);
-	args[2] = BPF_CORE_READ(regs, dx);
-	args[3] = BPF_CORE_READ(regs, r10);
-	args[4] = BPF_CORE_READ(regs, r8);
-	args[5] = BPF_CORE_READ(regs, r9);
+	args[0] = regs->di;
+	args[1] = regs->si;
+	args[2] = regs->dx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
 #endif
 }
 
@@ -315,11 +315,15 @@ static __noinline int note_args(struct task_struct *t, struct pt_regs *regs, u32
 
 	if (!r)
 		return 0;
+	r->len = 0;
+	/* A 32-bit program has them elsewhere. */
+	if (nr != (u16)GDIAG_NO_SYSCALL && nr & GDIAG_SYSCALL_COMPAT)
+		return 0;
+	all = nr < GDIAG_SYSCALLS ? bpf_map_lookup_elem(&captures, &nr) : 0;
+	if (all && all->of[0].kind == GDIAG_CAPTURE_NO_ARGS)
+		return 0;
 	args_of(regs, r->args);
 	r->len = sizeof(r->args);
-	if (nr >= GDIAG_SYSCALLS)
-		return 0;
-	all = bpf_map_lookup_elem(&captures, &nr);
 	if (!all)
 		return 0;
 	for (i = 0; i < GDIAG_CAPTURES; i++) {

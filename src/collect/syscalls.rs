@@ -108,6 +108,8 @@ pub enum Capture {
     },
     /// An array of pollfds, and what their numbers stand for.
     Polled { arg: u8, times: u8 },
+    /// The call has no arguments at all: its record is short.
+    NoArguments,
 }
 
 /// Of one call.
@@ -130,6 +132,7 @@ impl Capture {
                 most,
             } => (capture::GDIAG_CAPTURE_BYTES, arg, times + 1, size, most),
             Capture::Polled { arg, times } => (capture::GDIAG_CAPTURE_POLL, arg, times + 1, 8, 128),
+            Capture::NoArguments => (capture::GDIAG_CAPTURE_NO_ARGS, 0, 0, 0, 0),
         };
         types::gdiag_capture {
             // There are few kinds.

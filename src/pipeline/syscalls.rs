@@ -38,6 +38,8 @@ pub struct Call {
     pub end: Nanos,
     /// `None`: it has not returned.
     pub result: Option<i64>,
+    /// It may still return.
+    pub goes_on: bool,
     pub args: Option<Args>,
 }
 
@@ -123,9 +125,17 @@ impl CallSession {
 
     /// The last calls, and those that go on.
     pub fn finish(&mut self) -> Result<Vec<Call>> {
+        self.lookup.forget_open();
         self.syscalls.send_open()?;
         self.bpf.read()?;
         self.take_until(Nanos::MAX)
+    }
+
+    /// As [`step`](Self::step); and the sums know which calls go on.
+    pub fn look(&mut self) -> Result<Vec<Call>> {
+        let mut calls = self.finish()?;
+        calls.retain(|call| !call.goes_on);
+        Ok(calls)
     }
 
     fn take_until(&mut self, limit: Nanos) -> Result<Vec<Call>> {
@@ -305,6 +315,14 @@ impl CallLookup {
         }
     }
 
+    /// They may have returned.
+    fn forget_open(&mut self) {
+        self.unmeasured.retain(|_, known| {
+            known.open = None;
+            known.begun_before > 0
+        });
+    }
+
     fn add_unmeasured(&self, summary: &mut Summary, table: Table) {
         for (&(pid, tid, number), unmeasured) in &self.unmeasured {
             let name = table.text(number).into_owned();
@@ -347,6 +365,7 @@ impl Lookup for CallLookup {
             start: raw.start(),
             end: raw.end,
             result: raw.result(),
+            goes_on: raw.result().is_none() && !raw.has_ended(),
             args,
         });
     }

@@ -326,6 +326,9 @@ fn a_signal_ends_it_and_a_call_that_goes_on_is_shown() {
         let mut out = BufReader::new(watch.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
+        let first: Value = serde_json::from_str(&line).unwrap();
+        let pause = sum(&first, "syscalls-caller", "pause");
+        assert_eq!(pause["open"].as_array().unwrap().len(), 1, "{first}");
         kill(Pid::from_raw(watch.id().try_into().unwrap()), signal).unwrap();
         let mut rest = String::new();
         out.read_to_string(&mut rest).unwrap();

@@ -279,13 +279,13 @@ fn live(
 }
 
 /// Where lines go as they come: each write is whole lines, and is there for the reader at once.
-struct Output {
+pub(super) struct Output {
     file: Option<File>,
     what: String,
 }
 
 impl Output {
-    fn open(options: &SchedOptions) -> Result<Output> {
+    pub(super) fn open(options: &SchedOptions) -> Result<Output> {
         let what = match &options.output {
             None => "cannot write to stdout".to_string(),
             Some(path) => format!("cannot write '{}'", path.display()),
@@ -297,7 +297,7 @@ impl Output {
         })
     }
 
-    fn write<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
+    pub(super) fn write<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
         let mut lines = Vec::new();
         let result = write(&mut lines).and_then(|done| {
             match &mut self.file {

@@ -125,6 +125,8 @@ fn watch(
         }
         let due = next_sums.is_some_and(|at| now >= at);
         if (woken.report || due) && options.summary {
+            let ended = session.look()?;
+            printer.calls(&ended)?;
             printer.part(&session)?;
             next_sums = run.interval.map(|interval| clock::monotonic() + interval);
         }

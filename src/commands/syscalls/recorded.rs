@@ -110,6 +110,7 @@ fn call(t: &Timeline, made: &Made) -> Call {
         start: Some(made.start),
         end: made.end,
         result: made.result,
+        goes_on: false,
         args: None,
     }
 }
