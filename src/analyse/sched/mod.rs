@@ -49,6 +49,15 @@ pub struct Summary {
     pub lost: Option<u64>,
 }
 
+impl Summary {
+    /// How long a thread ran on the CPUs that are told of.
+    pub fn ran(&self, tid: Tid) -> Nanos {
+        let ran = self.cpus.iter().flat_map(|cpu| &cpu.ran);
+        let times = ran.filter(|(who, _)| who.tid == tid).map(|&(_, time)| time);
+        times.fold(Nanos::ZERO, Nanos::saturating_add)
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThreadSum {
     pub who: Who,

@@ -29,6 +29,9 @@ const JUDGED: usize = 4;
 const MOVES_PER_SECOND: u64 = 50;
 const LEAST_MOVES: u64 = 50;
 
+/// Of each CPU: then there is no room anywhere.
+const FULL: f64 = 0.95;
+
 /// A CPU was free when it was surely idle for this share of the wait.
 const FREE_SHARE: f64 = 0.5;
 
@@ -100,8 +103,9 @@ fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
         fine: !restless,
         says,
         evidence: vec![format!(
-            "it {}; it waited {waited} for a CPU, {share} of the time that it could run",
-            places(thread)
+            "it {}; it waited {waited} for a CPU, {share} of the time that it could run, at most {} at a time",
+            places(thread),
+            thread.runq.max
         )],
         remedy,
     }
@@ -320,6 +324,18 @@ fn remedy(
             "it may use too few CPUs: give it more with taskset -pc CPUS {tid}, or widen the cpuset of its cgroup"
         ));
     }
+    let pinned = thread
+        .allowed_cpus()
+        .is_some_and(|n| n < summary.cpus.len());
+    let window = summary.end.saturating_sub(summary.start);
+    let full = |cpu: &CpuSum| cpu.busy.share_of(window) >= FULL;
+    if !pinned && summary.cpus.len() > 1 && summary.cpus.iter().all(full) {
+        return Some(format!(
+            "all {} CPUs are busy: run less beside it, or give process {} CPUs of its own (cpuset, isolcpus)",
+            summary.cpus.len(),
+            thread.who.pid
+        ));
+    }
     let own = |culprit: &&Culprit<'_>| culprit.who.pid == thread.who.pid;
     let of = |culprits: &mut dyn Iterator<Item = &Culprit<'_>>| {
         culprits
@@ -344,9 +360,6 @@ fn remedy(
         )
     } else {
         let other = foreign().next()?;
-        let pinned = thread
-            .allowed_cpus()
-            .is_some_and(|n| n < summary.cpus.len());
         let away = format!(
             "keep {} (process {}) off its CPU with taskset -pc, or give process {} a cpuset of its own",
             other.who, other.who.pid, thread.who.pid

@@ -22,6 +22,9 @@ const EARLY_WAKE: Nanos = Nanos::from_micros(50);
 /// So much later than its first deed somebody is introduced who woke another.
 const INTRODUCED: Nanos = Nanos::from_micros(100);
 
+/// In bytes. Those of threads and interrupts are shorter; command lines are not wanted.
+const LONGEST_NAME: usize = 256;
+
 /// What is to be told, in order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -153,7 +156,9 @@ impl Steps {
     pub fn event(&mut self, event: &Event, sink: &mut dyn FnMut(Step)) {
         let now = match event {
             Event::Define(Define::Name { id, text }) => {
-                self.names.insert(*id, text.clone());
+                if text.len() <= LONGEST_NAME {
+                    self.names.insert(*id, text.clone());
+                }
                 return;
             }
             Event::Define(Define::Irq { irq, name }) => {

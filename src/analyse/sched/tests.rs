@@ -414,6 +414,8 @@ fn a_cpu_is_free_only_where_it_must_have_been() {
             ..Summary::default()
         })
     };
+    let remedy = judged(0)[0].remedy.clone().unwrap();
+    assert!(remedy.starts_with("all 2 CPUs are busy"), "{remedy}");
     // 60 + 80 - 100: of 60 ms at least 40.
     let remedy = judged(80)[0].remedy.clone().unwrap();
     assert_eq!(remedy, "let it run where there is room: taskset -pc 1 1");

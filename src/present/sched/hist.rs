@@ -19,7 +19,7 @@ pub(super) fn write(
     if histogram.count == 0 {
         return page.line(Paint::Plain, "  none");
     }
-    page.line(Paint::Plain, &format!("  {}", figures(histogram)))?;
+    page.labelled(Paint::Plain, "  ", &figures(histogram))?;
     let rows = histogram.octaves();
     let most = rows.iter().map(|row| row.2).max().unwrap_or(0).max(1);
     let head = format!(

@@ -443,8 +443,13 @@ fn preemptors(
     const LEAST: f64 = 0.001;
     let matters =
         |p: &&Preemptor| p.count > 0 || p.had.is_none_or(|had| had.share_of(all) >= LEAST);
-    let shown = summary.preemptors.iter().filter(matters);
-    let had = summary.preemptors.iter().any(|p| p.had.is_some());
+    let mut shown: Vec<&Preemptor> = summary.preemptors.iter().filter(matters).collect();
+    let had = shown.iter().any(|p| p.had.is_some());
+    let ran = |p: &Preemptor| summary.ran(p.who.tid);
+    if !had {
+        // Who came for a moment is not what they then waited for.
+        shown.sort_by_key(|p| std::cmp::Reverse(p.waited.min(ran(p))));
+    }
     let title = if had {
         "Who was in the way: took their CPU, or had it while they waited"
     } else {
@@ -452,20 +457,25 @@ fn preemptors(
     };
     heading(page, title)?;
     let mut columns = vec![Column::Name("TASK")];
-    columns.extend(had.then_some(Column::Number("HAD IT")));
+    columns.push(Column::Number(if had { "HAD IT" } else { "RAN" }));
     columns.extend([
         Column::Number("TOOK IT"),
         Column::Number("THEN WAITED"),
         Column::Prose("FROM"),
     ]);
     let mut table = Table::new(&columns);
-    for preemptor in shown.take(options.top.unwrap_or(usize::MAX)) {
+    for preemptor in shown.into_iter().take(options.top.unwrap_or(usize::MAX)) {
         let victims = preemptor.victims.iter();
         let victims = victims
             .filter(|victim| victim.1 > 0)
             .map(|(who, count, _)| format!("{who} {}x", Count(*count)));
         let mut cells = vec![preemptor.who.to_string()];
-        cells.extend(had.then(|| time(preemptor.had).unwrap_or_else(|| "-".to_string())));
+        let was_there = if had {
+            preemptor.had
+        } else {
+            Some(ran(preemptor))
+        };
+        cells.push(time(was_there).unwrap_or_else(|| "-".to_string()));
         cells.extend([
             Count(preemptor.count).to_string(),
             preemptor.waited.to_string(),
