@@ -165,7 +165,7 @@ fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Ver
     let longest = format!("the longest wait was {}", thread.runq.max);
     match &thread.runq_max_behind {
         Some(who) if culprits.is_empty() => {
-            evidence.push(format!("{longest}, behind {}", who));
+            evidence.push(format!("{longest}, behind {who}"));
         }
         Some(_) | None => {}
     }

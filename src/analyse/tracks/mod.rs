@@ -295,6 +295,7 @@ pub fn show(
     }
     let mut tracks = lanes::Tracks::new(sink);
     let gpus = gpus::show(&cast, min_gap, &mut tracks)?;
+    gpus::show_overheads(&cast, &mut tracks)?;
     threads::show_calls(&engine, &cast, &gpus.linked, &mut tracks)?;
     threads::show_long_waits(&cast, &mut tracks)?;
     cpus::show_interrupts(t, window, &mut tracks)?;
