@@ -131,7 +131,7 @@ impl Files {
         let opened = opened.map(|path| String::from_utf8_lossy(path).into_owned());
         let inherited = || {
             let known = &self.processes.get(&parent)?.known;
-            known.get(&key).map(|text| text.to_string())
+            known.get(&key).map(ToString::to_string)
         };
         let found = opened.or_else(inherited);
         let text: Rc<str> = match found.or_else(|| self.look(call.tid, fd, file)) {

@@ -176,11 +176,9 @@ impl Summary {
     pub fn since(&self, before: &Summary) -> Summary {
         let mut part = self.clone();
         part.start = before.end;
+        let known: BTreeMap<_, _> = before.threads.iter().map(|t| (t.id, t)).collect();
         for thread in &mut part.threads {
-            let same = |t: &&Thread| {
-                t.id == thread.id && t.id.is_some() || t.comm == thread.comm && t.id == thread.id
-            };
-            let Some(old) = before.threads.iter().find(same) else {
+            let Some(old) = known.get(&thread.id) else {
                 continue;
             };
             for call in &mut thread.calls {

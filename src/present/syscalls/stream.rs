@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use super::{args, errno, is_restart};
+use crate::model::signature;
 use crate::model::syscall::Table;
 use crate::pipeline::syscalls::Call;
 use crate::present::text;
@@ -47,11 +48,15 @@ impl Lines {
         }
         let name = self.table.text(call.number);
         write!(out, "{}/{} {name}(", text::clean(&call.comm), call.tid)?;
-        if let Some(args) = &call.args {
-            for (i, arg) in args::texts(&name, call.number, args).iter().enumerate() {
-                let comma = if i > 0 { ", " } else { "" };
-                write!(out, "{comma}{arg}")?;
+        match &call.args {
+            Some(args) => {
+                for (i, arg) in args::texts(&name, call.number, args).iter().enumerate() {
+                    let comma = if i > 0 { ", " } else { "" };
+                    write!(out, "{comma}{arg}")?;
+                }
             }
+            None if signature::of(&name).is_some_and(<[_]>::is_empty) => {}
+            None => out.write_all(b"...")?,
         }
         writeln!(out, ") = {}", result(&name, call.result))
     }
@@ -123,7 +128,7 @@ mod tests {
         );
         assert_eq!(
             line(&call(Number::Native(257), Some(-2)), Times::Monotonic),
-            "      0.003500000 (    0.017 ms): cat/8 openat() = -1 ENOENT (No such file or directory)\n"
+            "      0.003500000 (    0.017 ms): cat/8 openat(...) = -1 ENOENT (No such file or directory)\n"
         );
     }
 
@@ -134,12 +139,12 @@ mod tests {
             start: None,
             ..call(Number::Native(35), Some(0))
         };
-        assert!(line(&before, since).contains("(   >2.517 ms): cat/8 nanosleep() = 0"));
-        assert!(line(&call(Number::Native(231), None), since).contains("exit_group() = ?"));
-        assert!(line(&call(Number::None, Some(-38)), since).contains("syscall_?() = -1 ENOSYS"));
+        assert!(line(&before, since).contains("(   >2.517 ms): cat/8 nanosleep(...) = 0"));
+        assert!(line(&call(Number::Native(231), None), since).contains("exit_group(...) = ?"));
+        assert!(line(&call(Number::None, Some(-38)), since).contains("syscall_?(...) = -1 ENOSYS"));
         assert!(
             line(&call(Number::Native(9), Some(0x7f00_0000_1000)), since)
-                .ends_with("mmap() = 0x7f0000001000\n")
+                .ends_with("mmap(...) = 0x7f0000001000\n")
         );
         assert!(line(&call(Number::Native(35), Some(-516)), since)
             .ends_with("= ? ERESTART_RESTARTBLOCK (Interrupted by signal)\n"));
