@@ -88,20 +88,24 @@ impl Fired {
     /// Told with times from `start` on, at `now`.
     pub fn text(&self, start: Nanos, now: Nanos) -> String {
         let took = self.end.unwrap_or(now).saturating_sub(self.start);
-        let what = match (self.trigger, self.who) {
-            (Trigger::Gap(_), Who::Gpu(gpu)) => format!("gap of {took} on GPU {gpu}"),
-            (Trigger::Gap(_), Who::Thread(tid)) => format!("gap of {took} of thread {tid}"),
-            (Trigger::RunQueue(_), Who::Thread(tid)) => {
-                format!("thread {tid} waited {took} for a CPU,")
-            }
-            (Trigger::Wait(_), Who::Thread(tid)) => format!("thread {tid} waited {took},"),
-            (Trigger::RunQueue(_) | Trigger::Wait(_), Who::Gpu(gpu)) => {
-                format!("GPU {gpu} waited {took},")
-            }
+        let since = |at: Nanos| at.saturating_sub(start);
+        let who = match self.who {
+            Who::Gpu(gpu) => format!("GPU {gpu}"),
+            Who::Thread(tid) => format!("thread {tid}"),
         };
-        match self.end {
-            Some(end) => format!("{what} ended at +{}", end.saturating_sub(start)),
-            None => format!("{what} lasts since +{}", self.start.saturating_sub(start)),
+        match (self.trigger, self.end) {
+            (Trigger::Gap(_), Some(end)) => {
+                format!("gap of {took} on {who} ended at +{}", since(end))
+            }
+            (Trigger::Gap(_), None) => {
+                format!("gap of {took} on {who} lasts since +{}", since(self.start))
+            }
+            (Trigger::RunQueue(_), _) => {
+                format!("{who} waited {took} for a CPU from +{}", since(self.start))
+            }
+            (Trigger::Wait(_), _) => {
+                format!("{who} waited {took} from +{}", since(self.start))
+            }
         }
     }
 }

@@ -260,6 +260,10 @@ impl Past {
     fn take(&mut self, event: &Event, reach: &Range) {
         let is_kept = match event {
             Event::Define(_) => return self.open.push(event),
+            // Most of all, and over at once.
+            Event::Switch(_) | Event::Waking(_) => {
+                return self.before.event(event, Nanos::MAX);
+            }
             Event::ApiCall(_) => true,
             _ => reach.keeps(event),
         };
