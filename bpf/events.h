@@ -281,10 +281,14 @@ struct gdiag_call {
 /* Of what a call's arguments point to. */
 #define GDIAG_SYSCALL_BYTES 936
 
+/* Why a call has not returned. */
+#define GDIAG_OPEN_GOES_ON 0
+#define GDIAG_OPEN_ENDED 1 /* its thread ends in it, as with exit_group */
+
 struct gdiag_syscall {
 	struct gdiag_rec_hdr hdr;    /* ts_ns = end */
 	unsigned long long start_ns; /* 0: before the thread was watched */
-	long long ret;		     /* -errno when it failed; 0 with GDIAG_REC_SYS_OPEN */
+	long long ret;		     /* -errno when it failed; with GDIAG_REC_SYS_OPEN one of those above */
 	unsigned int pid;
 	short nr;	    /* GDIAG_NO_SYSCALL: a number that no call has */
 	unsigned short len; /* bytes that follow; 0: the arguments were not asked for, or are not known */
@@ -316,10 +320,11 @@ struct gdiag_file {
 
 enum gdiag_capture_kind {
 	GDIAG_CAPTURE_NONE = 0,
-	GDIAG_CAPTURE_FILE = 1,	 /* the number of an open file */
-	GDIAG_CAPTURE_TEXT = 2,	 /* a string of `size` bytes at most */
-	GDIAG_CAPTURE_BYTES = 3, /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
-	GDIAG_CAPTURE_POLL = 4,	 /* the same of pollfds, and what their numbers stand for */
+	GDIAG_CAPTURE_FILE = 1,	   /* the number of an open file */
+	GDIAG_CAPTURE_TEXT = 2,	   /* a string of `size` bytes at most */
+	GDIAG_CAPTURE_BYTES = 3,   /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
+	GDIAG_CAPTURE_POLL = 4,	   /* the same of pollfds, and what their numbers stand for */
+	GDIAG_CAPTURE_NO_ARGS = 5, /* as the first one: the call has no arguments */
 };
 
 /* What to read of one argument of a call. gdiag says so for each number. */

@@ -53,6 +53,7 @@ u32 joined; /* processes that came into a target's cgroup: the iterator is to be
 /* libbpf-cargo generates a Rust type only for what the object's BTF keeps. */
 const enum gdiag_off *unused_off;
 const enum gdiag_sum_flags *unused_flags;
+const enum gdiag_late *unused_late;
 const enum gdiag_ctx *unused_ctx;
 const struct gdiag_pair_sum *unused_pair_sum;
 
@@ -441,6 +442,7 @@ static __always_inline void describe(struct gdiag_thread_sum *r, struct task_str
 	r->prio = t->prio;
 	r->now_ns = now;
 	r->start_ns = t->start_time;
+	r->task = (u64)t;
 	r->flags = 0;
 	if (t->flags & PF_KTHREAD)
 		r->flags |= GDIAG_SUM_KTHREAD;
@@ -486,18 +488,41 @@ static __always_inline void end(struct task_struct *t, struct gdiag_thread_sums 
 		__sync_fetch_and_add(&dying, -1);
 }
 
-/* Time is over, but not yet read: nothing is added up, and whoever ends is told of as of then. */
-static __noinline int after_stop(struct task_struct *prev, u32 state)
+static __always_inline void note_late(struct gdiag_thread_sums *d, u8 late)
+{
+	if (d && !d->seen && !d->late && !d->woken_ns)
+		d->late = late;
+}
+
+/*
+ * Time is over, but not yet read: nothing is added up. Whoever ends is told of as of then, and of
+ * those that did nothing until then it is noted what that was.
+ */
+static __noinline int after_stop(struct task_struct *prev, struct task_struct *next, u32 state)
 {
 	struct gdiag_thread_sums *d;
 
-	if (!prev || !stop_ns || !(state & TASK_DEAD) || !prev->pid)
+	if (!prev || !next || !stop_ns)
 		return 0;
-	/* One without sums ran all the time. */
-	d = sums_of(prev);
-	if (d && !d->ended)
-		end(prev, d, stop_ns);
+	if (prev->pid) {
+		d = sums_of(prev);
+		note_late(d, GDIAG_LATE_RAN);
+		if (d && !d->ended && state & TASK_DEAD)
+			end(prev, d, stop_ns);
+	}
+	if (next->pid)
+		note_late(sums_of(next), GDIAG_LATE_WAITED);
 	return 0;
+}
+
+static __always_inline void woken_after_stop(struct task_struct *t)
+{
+	struct gdiag_thread_sums *d = stop_ns ? sums_of(t) : 0;
+
+	if (!d || d->seen || d->late || d->woken_ns)
+		return;
+	d->reason = sleep_reason(t, task_state(t));
+	d->late = GDIAG_LATE_SLEPT;
 }
 
 static __always_inline int on_switch(bool preempt, struct task_struct *prev, struct task_struct *next, u32 state)
@@ -509,7 +534,7 @@ static __always_inline int on_switch(bool preempt, struct task_struct *prev, str
 	u64 now, time;
 
 	if (!is_watching())
-		return after_stop(prev, state);
+		return after_stop(prev, next, state);
 	this = this_cpu();
 	if (!this)
 		return 0;
@@ -570,8 +595,10 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	u8 context;
 	u32 by;
 
-	if (!is_watching())
+	if (!is_watching()) {
+		woken_after_stop(p);
 		return 0;
+	}
 	c = this_cpu();
 	if (!c)
 		return 0;

@@ -55,6 +55,14 @@ enum gdiag_off {
 /* A mask of CPUs that reaches as far as gdiag does. */
 #define GDIAG_MASK_WORDS 16
 
+/* What a thread without any switch did until gdiag stopped, when its first one came after that. */
+enum gdiag_late {
+	GDIAG_LATE_NOT = 0,
+	GDIAG_LATE_RAN = 1,
+	GDIAG_LATE_WAITED = 2, /* for a CPU */
+	GDIAG_LATE_SLEPT = 3,  /* for `reason` */
+};
+
 struct gdiag_off_sum {
 	unsigned long long count;
 	unsigned long long total_ns;
@@ -80,7 +88,8 @@ struct gdiag_thread_sums {
 	unsigned char ended; /* its record was sent */
 	unsigned char dying; /* it will be: it is counted */
 	unsigned char place; /* where it runs or ran last: number in places[] */
-	unsigned char pad[5];
+	unsigned char late;  /* enum gdiag_late */
+	unsigned char pad[4];
 	unsigned long long on_ns;    /* when it got the CPU last */
 	unsigned long long off_ns;   /* when it lost it, or was born */
 	unsigned long long woken_ns; /* when it was woken last */
@@ -131,6 +140,7 @@ struct gdiag_thread_sum {
 	unsigned int prio;
 	unsigned long long now_ns;   /* until when it is summed up; what is open then is to be added */
 	unsigned long long start_ns; /* task->start_time */
+	unsigned long long task;     /* as of a CPU */
 	unsigned short flags;	     /* enum gdiag_sum_flags */
 	unsigned char reason;	     /* why it is off the CPU, if it is and sums do not tell */
 	unsigned char pad;

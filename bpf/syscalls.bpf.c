@@ -139,12 +139,21 @@ static __always_inline bool is_error(s64 ret)
 	return ret < 0 && ret >= -4095;
 }
 
-static __always_inline bool is_exec(s16 nr)
+static __always_inline bool is_execve(s16 nr)
 {
 #ifdef __TARGET_ARCH_arm64
-	return nr == 221 || nr == 281;
+	return nr == 221;
 #else
-	return nr == 59 || nr == 322;
+	return nr == 59;
+#endif
+}
+
+static __always_inline bool is_execveat(s16 nr)
+{
+#ifdef __TARGET_ARCH_arm64
+	return nr == 281;
+#else
+	return nr == 322;
 #endif
 }
 
@@ -179,12 +188,12 @@ static __always_inline void args_of(struct pt_regs *regs, u64 *args)
 	args[4] = BPF_CORE_READ(regs, regs[4]);
 	args[5] = BPF_CORE_READ(regs, regs[5]);
 #else
-	args[0] = BPF_CORE_READ(regs, di);
-	args[1] = BPF_CORE_READ(regs, si);
-	args[2] = BPF_CORE_READ(regs, dx);
-	args[3] = BPF_CORE_READ(regs, r10);
-	args[4] = BPF_CORE_READ(regs, r8);
-	args[5] = BPF_CORE_READ(regs, r9);
+	args[0] = regs->di;
+	args[1] = regs->si;
+	args[2] = regs->dx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
 #endif
 }
 
@@ -306,11 +315,15 @@ static __noinline int note_args(struct task_struct *t, struct pt_regs *regs, u32
 
 	if (!r)
 		return 0;
+	r->len = 0;
+	/* A 32-bit program has them elsewhere. */
+	if (nr != (u16)GDIAG_NO_SYSCALL && nr & GDIAG_SYSCALL_COMPAT)
+		return 0;
+	all = nr < GDIAG_SYSCALLS ? bpf_map_lookup_elem(&captures, &nr) : 0;
+	if (all && all->of[0].kind == GDIAG_CAPTURE_NO_ARGS)
+		return 0;
 	args_of(regs, r->args);
 	r->len = sizeof(r->args);
-	if (nr >= GDIAG_SYSCALLS)
-		return 0;
-	all = bpf_map_lookup_elem(&captures, &nr);
 	if (!all)
 		return 0;
 	for (i = 0; i < GDIAG_CAPTURES; i++) {
@@ -343,6 +356,50 @@ static __noinline int note_args(struct task_struct *t, struct pt_regs *regs, u32
 	return 0;
 }
 
+/*
+ * A path that was in no page of the process yet at the entry, as those of a child are right after
+ * fork: the call has brought the page in.
+ */
+static __noinline int note_late(struct gdiag_syscall *r, u32 nr)
+{
+	struct gdiag_captures *all;
+	struct gdiag_capture c;
+	u32 at;
+
+	if (!r || r->len != sizeof(r->args) || nr >= GDIAG_SYSCALLS)
+		return 0;
+	all = bpf_map_lookup_elem(&captures, &nr);
+	if (!all)
+		return 0;
+	c = all->of[0];
+	if (c.kind != GDIAG_CAPTURE_TEXT)
+		return 0;
+	at = note_memory(r, 0, GDIAG_BLOCK_TEXT << 8 | c.arg, c.size, arg_of(r, c.arg));
+	if (at <= GDIAG_SYSCALL_BYTES)
+		r->len += at;
+	return 0;
+}
+
+/* And here the memory that the path was in is gone at the exit. */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(caller_exec, struct task_struct *t, pid_t old_tid, struct linux_binprm *bprm)
+{
+	struct caller *c = bpf_task_storage_get(&callers, t, 0, 0);
+	struct gdiag_syscall *r = bpf_task_storage_get(&details, t, 0, 0);
+	struct gdiag_block *b;
+	long read;
+
+	if (!c || !c->start_ns || !r || r->len != sizeof(r->args))
+		return 0;
+	b = new_block(r, 0, GDIAG_BLOCK_TEXT, !is_execve(c->nr), 0);
+	read = bpf_probe_read_kernel_str(&r->blocks[BLOCK], MOST_BYTES, BPF_CORE_READ(bprm, filename));
+	if (read <= 0 || read > MOST_BYTES)
+		return 0;
+	b->len = read;
+	r->len = sizeof(r->args) + BLOCK + ((read + 7) & ~7ULL);
+	return 0;
+}
+
 SEC("tp_btf/sys_enter")
 int BPF_PROG(sys_enter, struct pt_regs *regs, long id)
 {
@@ -356,16 +413,16 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long id)
 			return 0;
 	}
 	nr = number(t, id);
+	if (calls.from_exec && !executed) {
+		if (!is_execve(nr) && !is_execveat(nr))
+			return 0;
+		executed = 1;
+	}
 	c->before = 0;
 	c->nr = nr;
 	if (!is_wanted(nr)) {
 		c->start_ns = 0;
 		return 0;
-	}
-	if (calls.from_exec && !executed) {
-		if (!is_exec(nr))
-			return 0;
-		executed = 1;
 	}
 	if (calls.args)
 		note_args(t, regs, (u16)nr);
@@ -505,10 +562,13 @@ static __noinline int send_call(struct task_struct *t, struct caller *c, u32 typ
 		return 0;
 	if (calls.args && c->start_ns)
 		r = bpf_task_storage_get(&details, t, 0, 0);
-	if (r)
+	if (r) {
+		if (type == GDIAG_REC_SYSCALL)
+			note_late(r, (u16)c->nr);
 		len = r->len;
-	else
+	} else {
 		r = (void *)&bare;
+	}
 	r->hdr.type = type;
 	r->hdr.tid = BPF_CORE_READ(t, pid);
 	r->hdr.ts_ns = now;
@@ -560,7 +620,7 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 	if (!c)
 		return 0;
 	if (c->start_ns && calls.stream)
-		send_call(t, c, GDIAG_REC_SYS_OPEN, 0, bpf_ktime_get_ns());
+		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_ENDED, bpf_ktime_get_ns());
 	/* It is over, though the thread is still there. */
 	c->start_ns = 0;
 	c->before = 0;
@@ -622,6 +682,6 @@ int open_calls(struct bpf_iter__task *ctx)
 		return 0;
 	c = bpf_task_storage_get(&callers, t, 0, 0);
 	if (c && (c->start_ns || c->before))
-		send_call(t, c, GDIAG_REC_SYS_OPEN, 0, bpf_ktime_get_ns());
+		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_GOES_ON, bpf_ktime_get_ns());
 	return 0;
 }

@@ -222,6 +222,10 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
+struct linux_binprm {
+	const char *filename;
+};
+
 struct irqaction;
 struct kernel_siginfo;
 

@@ -33,9 +33,16 @@ fn manual_pages_are_up_to_date() {
     pages_of(&command_line(), &mut pages);
     for name in [
         "gdiag.1",
+        "gdiag-export.1",
         "gdiag-flame.1",
         "gdiag-record.1",
         "gdiag-report.1",
+        "gdiag-sched.1",
+        "gdiag-snapshot.1",
+        "gdiag-start.1",
+        "gdiag-stat.1",
+        "gdiag-stop.1",
+        "gdiag-syscalls.1",
         "gdiag-shim.1",
         "gdiag-shim-install.1",
     ] {
@@ -165,6 +172,31 @@ fn page(command: &Command, name: &str) -> String {
         ),
         "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
         "gdiag-flame" => (cli::FLAME_EXAMPLES, &[cli::FLAME_EXIT_STATUS]),
+        "gdiag-sched" => (
+            cli::SCHED_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::LIVE_EXIT_STATUS],
+        ),
+        "gdiag-syscalls" => (
+            cli::SYSCALLS_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::LIVE_EXIT_STATUS],
+        ),
+        "gdiag-export" => (cli::EXPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
+        "gdiag-start" => (
+            cli::START_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::START_EXIT_STATUS],
+        ),
+        "gdiag-snapshot" => (
+            cli::SNAPSHOT_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::FLIGHT_EXIT_STATUS],
+        ),
+        "gdiag-stat" => (
+            cli::STAT_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::FLIGHT_EXIT_STATUS],
+        ),
+        "gdiag-stop" => (
+            cli::STOP_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::FLIGHT_EXIT_STATUS],
+        ),
         "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
         _ => (&[], &[]),
     };

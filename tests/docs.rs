@@ -15,7 +15,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use clap::error::ErrorKind;
+use clap::Parser as _;
 use gdiag::analyse::cause::Cause;
+use gdiag::cli::Cli;
 use machine::Machine;
 
 /// In an example → here. The shell variables are set by [`Place`].
@@ -33,13 +36,16 @@ const STAND_INS: &[(&str, &str)] = &[
     ("--gpu 1", "--gpu 0"),
     // Would run until Ctrl-C.
     ("-a -o node.data", "-a -o node.data -d 300ms"),
+    ("sched --timehist -p", "sched -d 300ms --timehist -p"),
+    ("syscalls -p", "syscalls -d 300ms -p"),
+    ("--from 2s --to 3s", "--from 10ms --to 20ms"),
 ];
 
 /// They build, install or take minutes.
 const NOT_RUN: &[&str] = &["make", "sudo make install", "git clone"];
 
 /// What reports and graphs are asked of.
-const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data"];
+const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data", "now.data"];
 
 /// A recording of a whole program.
 const SAMPLE: &str = "sample.data";
@@ -47,9 +53,16 @@ const SAMPLE: &str = "sample.data";
 /// Every page.
 const PAGES: &[&str] = &[
     "gdiag.1",
+    "gdiag-export.1",
     "gdiag-flame.1",
     "gdiag-record.1",
     "gdiag-report.1",
+    "gdiag-sched.1",
+    "gdiag-snapshot.1",
+    "gdiag-start.1",
+    "gdiag-stat.1",
+    "gdiag-stop.1",
+    "gdiag-syscalls.1",
     "gdiag-shim.1",
     "gdiag-shim-install.1",
 ];
@@ -181,7 +194,13 @@ impl Place {
             None => (command, None),
         };
         println!("{document}: {command}");
-        if command.starts_with("gdiag report") || command.starts_with("gdiag flame") {
+        let recorder = ["gdiag snapshot", "gdiag stat", "gdiag stop"];
+        if recorder.iter().any(|start| command.starts_with(start)) {
+            // One may be running already, from the example before.
+            self.run("gdiag stat || gdiag start -p $SERVICE1");
+        }
+        let reads = ["gdiag report", "gdiag flame", "gdiag export"];
+        if reads.iter().any(|start| command.starts_with(start)) || command.contains(" -i ") {
             // Whatever was recorded last, and however little of it.
             for name in RECORDINGS {
                 fs::copy(self.dir.path().join(SAMPLE), self.dir.path().join(name)).unwrap();
@@ -226,8 +245,41 @@ fn every_command_that_is_shown_works() {
                 run += 1;
             }
         }
+        // If one was started.
+        place.run("gdiag stop");
     }
     assert!(run >= 20, "{run} commands were run, {left} were not");
+}
+
+/// Check that the commands that take the place of others are commands.
+#[test]
+fn every_command_in_a_table_is_understood() {
+    let text = read("docs/coming-from-perf.md");
+    let mut count = 0;
+    for line in text.lines().filter(|line| line.starts_with("| ")) {
+        // What others do comes first.
+        for code in line.split('`').skip(1).step_by(2) {
+            if !code.starts_with("gdiag ") {
+                continue;
+            }
+            let words = code
+                .split_whitespace()
+                .map(|word| match word.trim_matches('\'') {
+                    "PID" | "TID" | "TID,TID" => "1".to_string(),
+                    "DUR" | "T" => "1s".to_string(),
+                    word => word.to_string(),
+                });
+            let parsed = Cli::try_parse_from(words).and_then(Cli::into_action);
+            // They are forms, not whole commands: a value or a target may be missing.
+            let missing = |e: &clap::Error| e.kind() == ErrorKind::MissingRequiredArgument;
+            assert!(
+                parsed.as_ref().err().is_none_or(missing),
+                "{code}: {parsed:?}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count}");
 }
 
 #[test]

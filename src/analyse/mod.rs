@@ -119,6 +119,25 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     }
 }
 
+/// The idle gaps of the devices that each process uses, as far as they can be told.
+fn idle_of_processes(t: &Timeline) -> FxHashMap<Pid, Vec<(Nanos, Nanos)>> {
+    let trust = Trust::of(t);
+    let mut idle: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
+    for gpu in t
+        .gpu()
+        .devices()
+        .iter()
+        .filter(|gpu| trust.is_sound(t, gpu))
+    {
+        let (_, usage) = device_usage(t, gpu);
+        for (pid, _) in &gpu.users {
+            let gaps = usage.gaps.iter().map(|gap| (gap.start, gap.end));
+            idle.entry(*pid).or_default().extend(gaps);
+        }
+    }
+    idle
+}
+
 /// Hands every gap to `each` with the number of its device, in order of time: the same that [`report`] lists and
 /// sums up, but one at a time, for there can be millions.
 pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)) -> Quality {

@@ -157,7 +157,7 @@ pub(super) fn missing_text(why: BlindBecause) -> &'static str {
     }
 }
 
-fn overhead_text(kind: OverheadKind) -> &'static str {
+pub(super) fn overhead_text(kind: OverheadKind) -> &'static str {
     match kind {
         OverheadKind::DriverCompiler => "the driver's compiler",
         OverheadKind::BufferFlush => "CUPTI's buffer flush",

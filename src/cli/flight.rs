@@ -6,22 +6,22 @@ use clap::Args;
 
 use super::{
     after_help, parse_bytes, parse_name, parse_positive, Pairs, RecordOptions, RecordingArgs,
-    Target, DEFAULT_FILE, EXIT_STATUS, LIVE_EXIT_STATUS,
+    Target, DEFAULT_FILE, EXIT_STATUS,
 };
 pub use crate::analyse::triggers::Trigger;
 use crate::units::{Bytes, Nanos};
 
 pub const START_EXAMPLES: Pairs = &[
     (
-        "gdiag start -a --window 30s",
-        "keep the last 30 s of the whole machine in memory",
-    ),
-    (
-        "gdiag start -p 4711 --snapshot-on 'gap>50ms'",
-        "and write them to a file whenever a GPU is idle for longer than 50 ms",
+        "gdiag start -p 4711 --window 30s",
+        "keep the last 30 s of a process in memory",
     ),
     ("gdiag snapshot -o now.data", "write what is in memory now"),
     ("gdiag stop", "end it, and clean up"),
+    (
+        "gdiag start -a --snapshot-on 'gap>50ms'",
+        "of all; a file whenever a GPU is idle for longer than 50 ms",
+    ),
 ];
 
 pub const SNAPSHOT_EXAMPLES: Pairs = &[
@@ -45,6 +45,9 @@ pub const STOP_EXAMPLES: Pairs = &[
     ("gdiag stop", "end the flight recorder, and clean up"),
     ("gdiag stop -o last.data", "write what it holds first"),
 ];
+
+/// `start` can fail as `record` can.
+pub const START_EXIT_STATUS: Pairs = &[("77", "this kernel or these privileges cannot do it")];
 
 /// `snapshot`, `stat` and `stop` talk to another process.
 pub const FLIGHT_EXIT_STATUS: Pairs = &[("3", "no flight recorder is running")];
@@ -85,7 +88,7 @@ fn parse_memory(text: &str) -> Result<Bytes, String> {
 #[command(
     override_usage = "gdiag start <-p PID[,PID]... | -G PATH[,PATH]... | --container ID | -a> [OPTIONS]",
     after_help = after_help(START_EXAMPLES, &[]),
-    after_long_help = after_help(START_EXAMPLES, &[EXIT_STATUS, LIVE_EXIT_STATUS]),
+    after_long_help = after_help(START_EXAMPLES, &[EXIT_STATUS, START_EXIT_STATUS]),
 )]
 pub(super) struct StartArgs {
     #[command(flatten)]

@@ -24,7 +24,8 @@ use crate::units::{Bytes, Nanos};
 pub use export::{ExportFormat, ExportOptions, EXPORT_EXAMPLES};
 pub use flight::{
     KeepOptions, SnapshotOptions, StartOptions, StatOptions, StopOptions, Trigger,
-    FLIGHT_EXIT_STATUS, SNAPSHOT_EXAMPLES, START_EXAMPLES, STAT_EXAMPLES, STOP_EXAMPLES,
+    FLIGHT_EXIT_STATUS, SNAPSHOT_EXAMPLES, START_EXAMPLES, START_EXIT_STATUS, STAT_EXAMPLES,
+    STOP_EXAMPLES,
 };
 pub use sched::{
     CpuList, SchedBy, SchedOptions, SchedSort, SchedSource, SchedView, SCHED_EXAMPLES,
@@ -46,6 +47,14 @@ pub const EXAMPLES: Pairs = &[
     (
         "gdiag record -p 4711 -- sleep 10",
         "record a running program for 10 s",
+    ),
+    (
+        "gdiag sched -p 4711 -d 10s",
+        "who takes its CPUs, and how long does it wait for one?",
+    ),
+    (
+        "gdiag syscalls -s -p 4711 -d 10s",
+        "which system calls does it make, and how long do they take?",
     ),
 ];
 

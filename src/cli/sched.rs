@@ -76,7 +76,8 @@ pub(super) struct SchedArgs {
     #[arg(long, conflicts_with_all = ["hist", "json", "interval"])]
     map: bool,
 
-    /// Print histograms of run-queue latency, time on and time off the CPU
+    /// Print histograms of the time waited for a CPU and of the time on one, too: of all, and of each with
+    /// --by process, --by name or several -t
     #[arg(long)]
     hist: bool,
 

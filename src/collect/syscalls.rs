@@ -108,6 +108,8 @@ pub enum Capture {
     },
     /// An array of pollfds, and what their numbers stand for.
     Polled { arg: u8, times: u8 },
+    /// The call has no arguments at all: its record is short.
+    NoArguments,
 }
 
 /// Of one call.
@@ -130,6 +132,7 @@ impl Capture {
                 most,
             } => (capture::GDIAG_CAPTURE_BYTES, arg, times + 1, size, most),
             Capture::Polled { arg, times } => (capture::GDIAG_CAPTURE_POLL, arg, times + 1, 8, 128),
+            Capture::NoArguments => (capture::GDIAG_CAPTURE_NO_ARGS, 0, 0, 0, 0),
         };
         types::gdiag_capture {
             // There are few kinds.
@@ -210,18 +213,20 @@ impl Syscalls {
         rodata.cfg.cpus_per_ring = shared.config.cpus_per_ring;
         rodata.cfg.wakeup_bytes = shared.config.wakeup_bytes;
         rodata.cfg.all = shared.config.all;
+        let args = plan.stream && plan.captures.is_some();
         let calls = &mut rodata.calls;
         calls.least_ns = plan.least.0;
         calls.wanted = bits(&plan.wanted);
         calls.own_tgid = bpf.own_tgid();
         calls.sums = most_sums;
         calls.stream = u8::from(plan.stream);
-        calls.args = u8::from(plan.stream && plan.captures.is_some());
+        calls.args = u8::from(args);
         calls.summary = u8::from(plan.summary);
         calls.failures = u8::from(plan.failures);
         calls.only_failed = u8::from(plan.only_failed);
         calls.only_marked = u8::from(!plan.tids.is_empty());
         calls.from_exec = u8::from(plan.from_exec);
+        open.progs.caller_exec.set_autoload(args);
         let skel = open.load().map_err(bpf::load_error)?;
         for (number, captures) in (0u32..).zip(plan.captures.iter().flatten()) {
             set_captures(&skel, number, captures)?;
@@ -232,11 +237,15 @@ impl Syscalls {
                 .update(&tid.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot tell the BPF programs their threads")?;
         }
-        let links = vec![
+        let mut links = Vec::new();
+        if args {
+            links.push(skel.progs.caller_exec.attach_trace()?);
+        }
+        links.extend([
             skel.progs.caller_exit.attach_trace()?,
             skel.progs.sys_exit.attach_trace()?,
             skel.progs.sys_enter.attach_trace()?,
-        ];
+        ]);
         walk_tasks(&skel.progs.mark_callers)?;
         Ok(Syscalls {
             skel,

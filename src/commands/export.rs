@@ -4,15 +4,16 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::fcntl::{AtFlags, AT_FDCWD};
+use nix::unistd::linkat;
 
-use crate::analyse::{
-    self,
-    tracks::{self, Shown, Window},
-};
+use crate::analyse;
+use crate::analyse::tracks::{self, Shown, Window};
 use crate::cli::{ExportFormat, ExportOptions};
 use crate::commands::report::{add_warnings, Seen};
 use crate::commands::to_stdout;
@@ -222,10 +223,12 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// A file that is gone unless it replaces another.
+/// A file that is gone unless it replaces another, even if gdiag is killed: it has no name until then, where the file
+/// system can do that.
 struct Temporary {
     path: PathBuf,
     file: File,
+    has_name: bool,
 }
 
 impl Temporary {
@@ -233,31 +236,51 @@ impl Temporary {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
-        let mode = fs::metadata(path).map_or(0o666, |there| {
-            use std::os::unix::fs::PermissionsExt;
-            there.permissions().mode() & 0o777
-        });
-        let mut options = OpenOptions::new();
-        let file = options
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            Some(_) | None => Path::new("."),
+        };
+        let nameless = OpenOptions::new()
             .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary)?;
-        Ok(Temporary {
+            .custom_flags(libc::O_TMPFILE)
+            .mode(0o666)
+            .open(dir);
+        let (file, has_name) = match nameless {
+            Ok(file) => (file, false),
+            Err(_) => {
+                let mut options = OpenOptions::new();
+                let named = options.write(true).create_new(true).open(&temporary)?;
+                (named, true)
+            }
+        };
+        let temporary = Temporary {
             path: temporary,
             file,
-        })
+            has_name,
+        };
+        if let Ok(there) = fs::metadata(path) {
+            temporary.file.set_permissions(there.permissions())?;
+        }
+        Ok(temporary)
     }
 
-    fn replace(self, path: &Path) -> io::Result<()> {
+    fn replace(mut self, path: &Path) -> io::Result<()> {
+        if !self.has_name {
+            let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let follow = AtFlags::AT_SYMLINK_FOLLOW;
+            linkat(AT_FDCWD, open.as_str(), AT_FDCWD, &self.path, follow)?;
+            self.has_name = true;
+        }
         fs::rename(&self.path, path)
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Not there any more when it has replaced the other.
-        let _ = fs::remove_file(&self.path);
+        if self.has_name {
+            // Not there any more when it has replaced the other.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -166,7 +166,10 @@ impl<'a> Recorder<'a> {
         let not_injected: Vec<_> = session.not_injected().collect();
         let told = session.probed().map(|(_, proc_pid, _)| proc_pid);
         let told = told.chain(not_injected.iter().map(|(proc_pid, _)| *proc_pid));
-        let unseen = self.unseen.warning(self.options.inject, told);
+        // Some of those found at the start have the library by now.
+        let mut unseen = self.unseen.clone();
+        unseen.look(&[]);
+        let unseen = unseen.warning(self.options.inject, told);
         let is_probed = session.probed().next().is_some();
         let why = match session.refused() {
             _ if seen.gpu_operations > 0 => None,
@@ -263,7 +266,7 @@ fn tell_injected(options: &RecordOptions, session: &mut Session) {
 }
 
 /// Targets that use CUDA but were started without the shim.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Unseen(BTreeSet<u32>);
 
 impl Unseen {

@@ -9,7 +9,7 @@ use crate::event::{Context, Cpu, Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
-use types::{gdiag_ctx as ctx, gdiag_off as why, gdiag_sum_flags as flags};
+use types::{gdiag_ctx as ctx, gdiag_late as late, gdiag_off as why, gdiag_sum_flags as flags};
 
 /// Reasons to be off the CPU, as `enum gdiag_off` numbers them.
 pub const REASONS: usize = why::GDIAG_OFF_REASONS.0 as usize;
@@ -334,8 +334,8 @@ impl Reading {
         let mut reading = Reading {
             start: raw.start,
             at: raw.at,
-            threads: threads(&raw.threads, raw.start),
-            ended: threads(&raw.ended, raw.start),
+            threads: threads(&raw.threads, raw),
+            ended: threads(&raw.ended, raw),
             cpus: (0..).map(Cpu).zip(&raw.cpus).map(cpu).collect(),
         };
         reading.drop_doubles();
@@ -383,14 +383,14 @@ fn number(cpu: u32) -> Option<Cpu> {
 }
 
 /// Records one after another, each with its size in front.
-fn threads(mut bytes: &[u8], start: Nanos) -> Vec<Thread> {
+fn threads(mut bytes: &[u8], raw: &Raw) -> Vec<Thread> {
     let mut threads = Vec::new();
     while let Some(size) = read_size(bytes) {
         let Some(record) = bytes.get(..size) else {
             break;
         };
         if let Some(record) = read_cut::<types::gdiag_thread_sum>(record, HEAD) {
-            threads.push(thread(&record, start));
+            threads.push(thread(&record, raw));
         }
         bytes = bytes.get(size..).unwrap_or_default();
     }
@@ -403,7 +403,7 @@ fn read_size(bytes: &[u8]) -> Option<usize> {
     (size >= HEAD).then_some(size)
 }
 
-fn thread(r: &types::gdiag_thread_sum, start: Nanos) -> Thread {
+fn thread(r: &types::gdiag_thread_sum, raw: &Raw) -> Thread {
     let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
     let comm: Vec<u8> = r.comm.iter().map(|c| c.cast_unsigned()).collect();
     let comm = comm.split(|&c| c == 0).next().unwrap_or_default();
@@ -420,7 +420,7 @@ fn thread(r: &types::gdiag_thread_sum, start: Nanos) -> Thread {
         kthread: has(flags::GDIAG_SUM_KTHREAD),
         own: has(flags::GDIAG_SUM_OWN),
         allowed: allowed.filter_map(|(cpu, is)| is.then_some(cpu)).collect(),
-        state: state(r, start),
+        state: state(r, raw),
         cpu: number(known),
         sums: sums(&r.sums),
     }
@@ -432,36 +432,63 @@ fn bits(words: &[u64]) -> impl Iterator<Item = bool> + '_ {
         .flat_map(|word| (0..u64::BITS).map(move |bit| word >> bit & 1 != 0))
 }
 
-fn state(r: &types::gdiag_thread_sum, start: Nanos) -> Option<State> {
+/// `None`: it has ended, or is not known. A switch that was hidden leaves a thread running for good.
+fn state(r: &types::gdiag_thread_sum, raw: &Raw) -> Option<State> {
     let s = &r.sums;
     let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
-    let (running, since, reason) = if s.seen != 0 {
-        let since = Since::At(Nanos(if s.on != 0 { s.on_ns } else { s.off_ns }));
-        (s.on != 0, since, s.reason)
-    } else {
-        // One that is made while it is read.
-        let since = if r.start_ns > start.0 {
-            Since::At(Nanos(r.start_ns))
-        } else {
-            Since::Before(start)
-        };
-        let woken = s.woken_ns >= start.0 && s.woken_ns != 0;
-        let reason = if woken { s.reason } else { r.reason };
-        (has(flags::GDIAG_SUM_ON_CPU), since, reason)
+    let ended = has(flags::GDIAG_SUM_ENDED);
+    let on_cpu = |cpu: u32| {
+        let cpu = usize::try_from(cpu).ok().and_then(|cpu| raw.cpus.get(cpu));
+        cpu.map(|cpu| cpu.sums.task)
     };
-    if running {
-        return Some(State::Running(since));
+    if s.seen == 0 {
+        return unseen(r, raw, on_cpu(r.cpu));
     }
-    if has(flags::GDIAG_SUM_ENDED) {
+    if s.on != 0 {
+        let still = ended || on_cpu(s.cpu.wrapping_sub(1)) == Some(r.task);
+        return still.then_some(State::Running(Since::At(Nanos(s.on_ns))));
+    }
+    if ended {
         return None;
     }
-    let woken = Nanos(s.woken_ns);
-    let is_woken = reason > THROTTLED && woken + EARLY_WAKE >= since.time() && s.woken_ns != 0;
+    let (off, woken) = (Nanos(s.off_ns), Nanos(s.woken_ns));
+    let is_woken = s.reason > THROTTLED && s.woken_ns != 0 && woken + EARLY_WAKE >= off;
     Some(State::Off {
+        since: Since::At(off),
+        reason: s.reason,
+        woken: is_woken.then(|| woken.max(off)),
+    })
+}
+
+/// One that has had no switch. `task` is who runs on its CPU: 0 where there was no switch either.
+fn unseen(r: &types::gdiag_thread_sum, raw: &Raw, task: Option<u64>) -> Option<State> {
+    let s = &r.sums;
+    let has = |flag: flags| u32::from(r.flags) & flag.0 != 0;
+    if r.start_ns > r.now_ns {
+        // Made after the stop.
+        return None;
+    }
+    let since = if r.start_ns > raw.start.0 {
+        Since::At(Nanos(r.start_ns))
+    } else {
+        Since::Before(raw.start)
+    };
+    let off = |reason, woken| State::Off {
         since,
         reason,
-        woken: is_woken.then(|| woken.max(since.time())),
-    })
+        woken,
+    };
+    if s.woken_ns != 0 {
+        return Some(off(s.reason, Some(Nanos(s.woken_ns).max(since.time()))));
+    }
+    match late(u32::from(s.late)) {
+        late::GDIAG_LATE_RAN => Some(State::Running(since)),
+        late::GDIAG_LATE_WAITED => Some(off(NEW, None)),
+        late::GDIAG_LATE_SLEPT => Some(off(s.reason, None)),
+        _ if has(flags::GDIAG_SUM_ENDED) => None,
+        _ if has(flags::GDIAG_SUM_ON_CPU) => (task == Some(0)).then_some(State::Running(since)),
+        _ => Some(off(r.reason, None)),
+    }
 }
 
 fn sums(s: &types::gdiag_thread_sums) -> Sums {
@@ -534,5 +561,250 @@ fn cpu((cpu, data): (Cpu, &types::cpu_data)) -> CpuSums {
             unsent: s.unsent,
             no_place: Nanos(s.no_place),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::wire::as_bytes;
+
+    const START: u64 = 1_000_000;
+    const NOW: u64 = 5_000_000;
+
+    fn record(tid: u32) -> types::gdiag_thread_sum {
+        let mut r = types::gdiag_thread_sum {
+            size: size_of::<types::gdiag_thread_sum>() as u32,
+            tid,
+            pid: tid,
+            now_ns: NOW,
+            start_ns: 10,
+            ..Default::default()
+        };
+        r.sums.seen = 1;
+        r
+    }
+
+    /// It did nothing since the start, so there is nothing but what it is.
+    fn bare(tid: u32, has: u32, reason: u32) -> Vec<u8> {
+        let r = types::gdiag_thread_sum {
+            size: HEAD as u32,
+            flags: has as u16,
+            task: 0xabc,
+            reason: reason as u8,
+            cpu: 3,
+            ..record(tid)
+        };
+        as_bytes(&r)[..HEAD].to_vec()
+    }
+
+    fn raw(threads: Vec<u8>, ended: Vec<u8>) -> Raw {
+        Raw {
+            start: Nanos(START),
+            at: Nanos(NOW),
+            threads,
+            ended,
+            cpus: vec![types::cpu_data::default(); 4],
+            takers: Vec::new(),
+            places: Vec::new(),
+            wakers: Vec::new(),
+        }
+    }
+
+    fn only(bytes: &[u8]) -> Thread {
+        let mut reading = Reading::decode(&raw(bytes.to_vec(), Vec::new()));
+        assert_eq!(reading.threads.len(), 1);
+        reading.threads.remove(0)
+    }
+
+    #[test]
+    fn whoever_did_nothing_does_it_since_before_the_start() {
+        let since = Since::Before(Nanos(START));
+        let runs = only(&bare(7, flags::GDIAG_SUM_ON_CPU.0, 0));
+        assert_eq!(
+            (runs.state, runs.cpu),
+            (Some(State::Running(since)), Some(Cpu(3)))
+        );
+        let sleeps = only(&bare(7, 0, why::GDIAG_OFF_POLL.0));
+        let state = State::Off {
+            since,
+            reason: why::GDIAG_OFF_POLL.0 as u8,
+            woken: None,
+        };
+        assert_eq!(sleeps.state, Some(state));
+        assert_eq!(sleeps.sums, Sums::default());
+    }
+
+    #[test]
+    fn a_thread_runs_only_where_its_cpu_says_so() {
+        let mut r = record(7);
+        (r.task, r.sums.on, r.sums.on_ns, r.sums.cpu) = (0xabc, 1, 2_000_000, 2);
+        let mut raw = raw(as_bytes(&r).to_vec(), Vec::new());
+        let mut state = |task| {
+            raw.cpus[1].sums.task = task;
+            Reading::decode(&raw).threads[0].state
+        };
+        let running = Some(State::Running(Since::At(Nanos(2_000_000))));
+        assert_eq!((state(0xabc), state(0xdef)), (running, None));
+
+        // Nobody can have had a CPU since the start that others have had since.
+        raw.threads = bare(7, flags::GDIAG_SUM_ON_CPU.0, 0);
+        raw.cpus[3].sums.task = 0xdef;
+        assert_eq!(Reading::decode(&raw).threads[0].state, None);
+    }
+
+    #[test]
+    fn what_comes_after_the_stop_says_what_was_before() {
+        let state = |what: late| {
+            let mut r = record(7);
+            (r.sums.seen, r.sums.late) = (0, what.0 as u8);
+            r.flags = flags::GDIAG_SUM_ON_CPU.0 as u16;
+            r.sums.reason = why::GDIAG_OFF_POLL.0 as u8;
+            only(as_bytes(&r)).state
+        };
+        let since = Since::Before(Nanos(START));
+        let off = |reason: why| {
+            Some(State::Off {
+                since,
+                reason: reason.0 as u8,
+                woken: None,
+            })
+        };
+        assert_eq!(state(late::GDIAG_LATE_RAN), Some(State::Running(since)));
+        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_NEW));
+        assert_eq!(state(late::GDIAG_LATE_SLEPT), off(why::GDIAG_OFF_POLL));
+    }
+
+    #[test]
+    fn who_was_woken_waits_for_a_cpu_since_then() {
+        let mut r = record(7);
+        r.sums.off_ns = 2_000_000;
+        r.sums.reason = why::GDIAG_OFF_FUTEX.0 as u8;
+        let woken = |r: &types::gdiag_thread_sum| match only(as_bytes(r)).state {
+            Some(State::Off { woken, .. }) => woken,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(woken(&r), None);
+        r.sums.woken_ns = 4_000_000;
+        assert_eq!(woken(&r), Some(Nanos(4_000_000)));
+        // Just before the switch-out that it ended; and one that was for an earlier sleep.
+        r.sums.woken_ns = 1_990_000;
+        assert_eq!(woken(&r), Some(Nanos(2_000_000)));
+        r.sums.woken_ns = 1_100_000;
+        assert_eq!(woken(&r), None);
+        // A quota ends without.
+        r.sums.woken_ns = 4_000_000;
+        r.sums.reason = THROTTLED;
+        assert_eq!(woken(&r), None);
+    }
+
+    #[test]
+    fn what_began_before_the_start_is_time_but_no_whole_one() {
+        let mut r = record(7);
+        (r.sums.run_ns, r.sums.first_run_ns, r.sums.run_count) = (900, 400, 1);
+        (r.sums.run_min_ns, r.sums.run_max_ns) = (500, 500);
+        r.sums.runs[17] = 1;
+        r.sums.first_wait_ns = 70;
+        r.sums.off[usize::from(NEW)].count = 1;
+        r.sums.off[usize::from(NEW)].total_ns = 5;
+        let sums = only(as_bytes(&r)).sums;
+        assert_eq!(sums.run, Nanos(900));
+        assert_eq!((sums.runs.count, sums.runs.total), (1, Nanos(500)));
+        assert_eq!((sums.runq.count, sums.runq.total), (1, Nanos(5)));
+        let new = sums.off[usize::from(NEW)];
+        assert_eq!((new.count, new.total, new.max), (1, Nanos(75), Nanos(70)));
+    }
+
+    #[test]
+    fn one_that_ends_while_all_are_read_is_there_once() {
+        let ended = |tid, at| {
+            let mut r = record(tid);
+            r.flags = flags::GDIAG_SUM_ENDED.0 as u16;
+            r.now_ns = at;
+            as_bytes(&r).to_vec()
+        };
+        let live: Vec<u8> = [record(7), record(8)]
+            .iter()
+            .flat_map(|r| as_bytes(r).to_vec())
+            .collect();
+        // 8 has its number from a thread that ended.
+        let reading = Reading::decode(&raw(live, [ended(7, NOW), ended(8, 3_000_000)].concat()));
+        let tids: Vec<u32> = reading.threads.iter().map(|t| t.tid.0).collect();
+        assert_eq!(tids, [8]);
+        assert_eq!(reading.ended.len(), 2);
+        assert!(reading.ended.iter().all(|t| t.state.is_none()));
+    }
+
+    #[test]
+    fn what_did_not_fit_a_thread_is_added_from_the_maps() {
+        let mut r = record(7);
+        r.sums.places[0] = types::gdiag_place {
+            ns: 10,
+            cpu: 1,
+            ..Default::default()
+        };
+        r.sums.wakers[0] = BY_THREAD | 42;
+        r.sums.waker_counts[0] = 2;
+        (r.sums.taken_by, r.sums.taken_count, r.sums.taken_ns) = (9, 1, 100);
+        let mut raw = raw(as_bytes(&r).to_vec(), Vec::new());
+        let pair = |other, count, ns| {
+            let key = types::gdiag_pair { tid: 7, other };
+            (key, types::gdiag_pair_sum { count, ns })
+        };
+        raw.places = vec![pair(0, 1, 5), pair(6, 1, 7)];
+        let softirq = BY_INTERRUPT | ctx::GDIAG_CTX_SOFTIRQ.0 << 16 | 3;
+        raw.wakers = vec![pair(BY_THREAD | 42, 1, 0), pair(softirq, 4, 0)];
+        raw.takers = vec![pair(9, 2, 50)];
+        let reading = Reading::decode(&raw);
+        let sums = &reading.threads[0].sums;
+        let cpus: Vec<_> = sums.cpus.iter().map(|(cpu, ns)| (cpu.0, ns.0)).collect();
+        assert_eq!(cpus, [(0, 15), (6, 7)]);
+        let wakers: Vec<_> = sums.wakers.iter().map(|(&by, &n)| (by, n)).collect();
+        assert_eq!(wakers, [(By::Thread(Tid(42)), 3), (By::SoftIrq(3), 4)]);
+        assert_eq!(sums.takers[&Tid(9)], (3, Nanos(150)));
+    }
+
+    #[test]
+    fn bytes_that_are_no_records_end_the_list() {
+        for bytes in [
+            vec![],
+            vec![1, 2, 3],
+            vec![0; 64],
+            vec![0xff; 4096],
+            [bare(7, 0, 0), vec![9, 9]].concat(),
+            [
+                bare(7, 0, 0),
+                as_bytes(&record(8))[..size_of::<types::gdiag_thread_sum>() - 1].to_vec(),
+            ]
+            .concat(),
+        ] {
+            let reading = Reading::decode(&raw(bytes.clone(), bytes));
+            assert!(reading.threads.len() <= 1);
+        }
+        // A reason that there is none for, a CPU that there is none of.
+        let mut r = record(7);
+        (r.sums.reason, r.sums.cpu) = (200, u32::MAX);
+        let odd = only(as_bytes(&r));
+        assert_eq!(odd.cpu, None);
+    }
+
+    #[test]
+    fn a_part_is_what_the_whole_has_more() {
+        let mut before = record(7);
+        before.sums.off[5].count = 1;
+        before.sums.off[5].total_ns = 90;
+        before.sums.off[5].max_ns = 90;
+        before.sums.runq_max_at_ns = 33;
+        let mut now = before;
+        now.sums.off[5].count = 3;
+        now.sums.off[5].total_ns = 110;
+        now.sums.voluntary = 2;
+        let before = only(as_bytes(&before)).sums;
+        let part = only(as_bytes(&now)).sums.since(&before);
+        let times = part.off[5];
+        assert_eq!((times.count, times.total), (2, Nanos(20)));
+        // Not the longest of all, which was before; and no longer than both together.
+        assert_eq!(times.max, Nanos(20));
+        assert_eq!((part.voluntary, part.runq_max_at), (2, None));
     }
 }

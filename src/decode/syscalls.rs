@@ -62,6 +62,12 @@ impl RawCall {
         (!self.open).then_some(self.ret)
     }
 
+    /// It will not return: its thread ended in it.
+    pub fn has_ended(&self) -> bool {
+        const ENDED: i64 = 1;
+        self.open && self.ret == ENDED
+    }
+
     /// As an event, if it is a whole one of the machine's own.
     pub fn event(&self) -> Option<SysCall> {
         let Number::Native(number) = self.number() else {
@@ -272,6 +278,9 @@ pub(crate) mod tests {
         assert_eq!(of(0x4005, 5, false).event(), None);
         assert_eq!(of(1, 0, false).start(), None);
         assert_eq!(of(1, 5, true).result(), None);
+        assert!(!of(1, 5, true).has_ended());
+        let last = RawCall::of(&record(231, 5, 1, &[]), true).unwrap();
+        assert_eq!((last.result(), last.has_ended()), (None, true));
     }
 
     #[test]

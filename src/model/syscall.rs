@@ -2,6 +2,8 @@
 //! recording says which machine it is from.
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
+
 use crate::decode::syscalls::Number;
 
 /// What a thread that sleeps in a system call waits for, as far as the call alone tells.
@@ -249,6 +251,10 @@ impl Table {
     }
 
     pub fn name(self, nr: u16) -> Option<&'static str> {
+        // Of what waits, the crate has some names that differ from the kernel's.
+        if let Some(row) = self.row(nr) {
+            return Some(row.1);
+        }
         let number = usize::from(nr);
         match self.arch {
             Arch::X86_64 => syscalls::x86_64::Sysno::new(number).map(|n| n.name()),
@@ -259,17 +265,17 @@ impl Table {
     }
 
     /// The name of any call, for a person.
-    pub fn text(self, number: Number) -> String {
+    pub fn text(self, number: Number) -> Cow<'static, str> {
         match number {
-            Number::Native(nr) => {
-                let name = self.name(nr).map(str::to_string);
-                name.unwrap_or_else(|| format!("syscall_{nr}"))
-            }
-            Number::Compat(nr) => match self.compat().name(nr) {
-                Some(name) => format!("{name}@32"),
-                None => format!("syscall_{nr}@32"),
+            Number::Native(nr) => match self.name(nr) {
+                Some(name) => name.into(),
+                None => format!("syscall_{nr}").into(),
             },
-            Number::None => "syscall_?".to_string(),
+            Number::Compat(nr) => match self.compat().name(nr) {
+                Some(name) => format!("{name}@32").into(),
+                None => format!("syscall_{nr}@32").into(),
+            },
+            Number::None => "syscall_?".into(),
         }
     }
 
@@ -300,13 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_have_the_names_of_all_calls() {
-        for (rows, machine) in [(X86_64, "x86_64"), (AARCH64, "aarch64")] {
+    fn all_calls_have_names() {
+        for (machine, last) in [("x86_64", "fork"), ("aarch64", "openat")] {
             let table = Table::of_machine(machine);
-            for row in rows {
-                assert_eq!(table.name(row.0), Some(row.1), "{}", row.0);
-            }
-            assert!(table.calls().count() > 300);
+            let names: Vec<_> = table.calls().map(|(_, name)| name).collect();
+            assert!(names.len() > 300, "{machine}: {}", names.len());
+            assert!(names.contains(&last));
         }
     }
 

@@ -183,7 +183,12 @@ fn is_file(file: FileId) -> bool {
 
 /// Whether `name`, which may be cut, is the last part of a path.
 fn ends_in(path: &[u8], name: &[u8]) -> bool {
-    let last = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
+    // The root of each mount has this name, whatever it is mounted at.
+    if name == b"/" {
+        return path == name;
+    }
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
+    let last = path[..end].rsplit(|&b| b == b'/').next().unwrap_or(path);
     !name.is_empty() && (last == name || name.len() >= CUT_NAME && last.starts_with(name))
 }
 
@@ -194,7 +199,7 @@ fn without_path(file: FileId, name: &[u8]) -> Option<String> {
         FIFO => Some(format!("pipe:[{inode}]")),
         // Of what has no path, the kernel's name says what it is.
         0 => Some(format!("anon_inode:{}", String::from_utf8_lossy(name))),
-        _ if name.is_empty() => None,
+        _ if name.is_empty() || name == b"/" => None,
         _ => Some(format!(".../{}", String::from_utf8_lossy(name))),
     }
 }
@@ -210,6 +215,8 @@ mod tests {
         assert!(!ends_in(b"/etc/passwd", b"shadow"));
         assert!(!ends_in(b"/etc/passwd", b"pass"));
         assert!(!ends_in(b"/etc/", b""));
+        assert!(ends_in(b"/etc//", b"etc"));
+        assert!(ends_in(b"/", b"/") && !ends_in(b"/dev/shm", b"/"));
         let long = [b'x'; 60];
         assert!(ends_in(&long, &long[..CUT_NAME]));
     }

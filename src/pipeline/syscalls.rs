@@ -38,6 +38,8 @@ pub struct Call {
     pub end: Nanos,
     /// `None`: it has not returned.
     pub result: Option<i64>,
+    /// It may still return.
+    pub goes_on: bool,
     pub args: Option<Args>,
 }
 
@@ -65,7 +67,6 @@ pub struct CallSession {
     names: Names,
     lookup: CallLookup,
     start: Nanos,
-    summary: bool,
     failures: bool,
     pub seen: Seen,
 }
@@ -83,7 +84,6 @@ impl CallSession {
             names: Names::default(),
             lookup: CallLookup::default(),
             start: clock::monotonic(),
-            summary: calls.summary,
             failures: calls.failures,
             seen: Seen::default(),
         };
@@ -125,9 +125,17 @@ impl CallSession {
 
     /// The last calls, and those that go on.
     pub fn finish(&mut self) -> Result<Vec<Call>> {
+        self.lookup.forget_open();
         self.syscalls.send_open()?;
         self.bpf.read()?;
         self.take_until(Nanos::MAX)
+    }
+
+    /// As [`step`](Self::step); and the sums know which calls go on.
+    pub fn look(&mut self) -> Result<Vec<Call>> {
+        let mut calls = self.finish()?;
+        calls.retain(|call| !call.goes_on);
+        Ok(calls)
     }
 
     fn take_until(&mut self, limit: Nanos) -> Result<Vec<Call>> {
@@ -145,13 +153,7 @@ impl CallSession {
         for loss in self.bpf.losses()? {
             self.seen.lost = self.seen.lost.saturating_add(loss.count);
         }
-        let calls = std::mem::take(&mut self.lookup.calls);
-        if self.summary {
-            for call in &calls {
-                self.lookup.note_unmeasured(call);
-            }
-        }
-        Ok(calls)
+        Ok(std::mem::take(&mut self.lookup.calls))
     }
 
     /// What was added up so far, with the calls that go on as far as they were read.
@@ -223,7 +225,7 @@ fn of_sum(sum: &Sum, by_error: BTreeMap<u16, u64>, table: Table) -> CallSum {
     CallSum {
         name: match Number::of_wire(sum.nr) {
             Number::None => "(other)".to_string(),
-            number => table.text(number),
+            number => table.text(number).into_owned(),
         },
         times: Histogram::from_parts(
             sum.count,
@@ -298,21 +300,32 @@ impl CallLookup {
         }
     }
 
-    fn note_unmeasured(&mut self, call: &Call) {
-        let key = (call.pid, call.tid, call.number);
-        if call.result.is_none() {
-            let since = call.start;
+    fn note_unmeasured(&mut self, call: &RawCall) {
+        let key = (call.pid, call.tid, call.number());
+        if call.has_ended() {
+            return;
+        }
+        if call.result().is_none() {
+            let since = call.start();
             let lasts = since.map_or(Nanos::ZERO, |since| call.end.saturating_sub(since));
             let entry = self.unmeasured.entry(key).or_default();
             entry.open = Some(Open { since, lasts });
-        } else if call.start.is_none() {
+        } else if call.start().is_none() {
             self.unmeasured.entry(key).or_default().begun_before += 1;
         }
     }
 
+    /// They may have returned.
+    fn forget_open(&mut self) {
+        self.unmeasured.retain(|_, known| {
+            known.open = None;
+            known.begun_before > 0
+        });
+    }
+
     fn add_unmeasured(&self, summary: &mut Summary, table: Table) {
         for (&(pid, tid, number), unmeasured) in &self.unmeasured {
-            let name = table.text(number);
+            let name = table.text(number).into_owned();
             let id = Some((pid, tid));
             let at = summary.threads.iter().position(|t| t.id == id);
             let at = at.unwrap_or_else(|| {
@@ -342,6 +355,7 @@ impl CallLookup {
 
 impl Lookup for CallLookup {
     fn sys_call(&mut self, raw: &RawCall) {
+        self.note_unmeasured(raw);
         let args = raw.args.as_ref().map(|args| self.files.of_args(raw, args));
         self.calls.push(Call {
             pid: raw.pid,
@@ -351,6 +365,7 @@ impl Lookup for CallLookup {
             start: raw.start(),
             end: raw.end,
             result: raw.result(),
+            goes_on: raw.result().is_none() && !raw.has_ended(),
             args,
         });
     }

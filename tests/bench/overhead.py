@@ -4,7 +4,7 @@
   overhead.py [ROUNDS] [--only TOOL[,TOOL]] [--json FILE]       GDIAG=path/to/gdiag (default: target/release/gdiag)
 
 Loads: sw1 one pair of threads that switch to and fro on CPU 0; sw2 a pair on each of CPUs 0 and 1; sy1 one thread
-that calls getppid. Columns: operations a second without and with the tool; slowdown, the median of the ratios of
+that calls getppid, sy2 two of them. Columns: operations a second without and with the tool; slowdown, the median of the ratios of
 the pairs of runs, and their range; CPU time that an operation got dearer by; CPU seconds of the tool; size of its file, also
 per context switch; events that gdiag says it lost. Quote ratios and their order, not nanoseconds: machines differ.
 
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -29,19 +30,29 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GDIAG = os.environ.get("GDIAG", os.path.join(HERE, "../../target/release/gdiag"))
 TMP = tempfile.mkdtemp(prefix="overhead-")
 LOAD = TMP + "/hostload"
-LOADS = {"sw1": [LOAD, "switch"], "sw2": [LOAD, "switch", "-n", "2"], "sy1": [LOAD, "syscall"]}
+LOADS = {"sw1": [LOAD, "switch"], "sw2": [LOAD, "switch", "-n", "2"], "sy1": [LOAD, "syscall"], "sy2": [LOAD, "syscall", "-n", "2"]}
+SAYS_LOST = re.compile(r"^\[ gdiag .* lost ([\d,]+) \]", re.M)
 SWITCHES_PER_OP = 2
 
 
 def tools():
     """name, command before the load's own, loads, file. None for the load: the tool runs beside it until interrupted."""
     runqlat = shutil.which("runqlat") or shutil.which("runqlat-bpfcc")
+    syscount = shutil.which("syscount") or shutil.which("syscount-bpfcc") or "syscount"
     return [
         ("gdiag record", [GDIAG, "record", "-q", "-o", TMP + "/gdiag.data", "--"], ["sw1", "sw2", "sy1"], "gdiag.data"),
         ("gdiag record -a", [GDIAG, "record", "-q", "-a", "-o", TMP + "/all.data", "--"], ["sw1", "sw2"], "all.data"),
         ("perf sched record", ["perf", "sched", "record", "-o", TMP + "/perf.data", "--"], ["sw1", "sw2"], "perf.data"),
         ("trace-cmd -e sched", ["trace-cmd", "record", "-e", "sched", "-o", TMP + "/trace.dat"], ["sw1", "sw2"], "trace.dat"),
+        ("gdiag sched", ([GDIAG, "sched", "-d", "60s"], None), ["sw1", "sw2"], None),
         ("runqlat", ([runqlat or "runqlat", "60", "1"], None), ["sw1", "sw2"], None),
+        ("gdiag syscalls -s", [GDIAG, "syscalls", "-s", "-o", TMP + "/calls.txt", "--"], ["sy1", "sy2", "sw1"], None),
+        ("gdiag syscalls", [GDIAG, "syscalls", "-o", TMP + "/calls.txt", "--"], ["sy1"], None),
+        ("gdiag record --sys", [GDIAG, "record", "--syscalls", "-o", TMP + "/sys.data", "--"], ["sy1"], "sys.data"),
+        ("syscount", ([syscount, "-d", "60"], None), ["sy1"], None),
+        ("syscount -L", ([syscount, "-L", "-d", "60"], None), ["sy1", "sy2"], None),
+        ("perf trace -s", ["perf", "trace", "-s", "-o", TMP + "/trace.txt", "--"], ["sy1", "sw1"], None),
+        ("strace -c", ["strace", "-c", "-f", "-o", TMP + "/strace.txt"], ["sy1"], None),
     ]
 
 
@@ -62,25 +73,26 @@ def result(text):
 
 
 def around(command):
-    """Runs a command that prints the load's result; that result, and the CPU seconds of the whole."""
+    """Runs a command that prints the load's result; that result, the CPU seconds of the whole, and what was said besides."""
     before = children_cpu()
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
     except (OSError, subprocess.TimeoutExpired):
-        return None, 0
-    return result(done.stdout + "\n" + done.stderr), children_cpu() - before
+        return None, 0, ""
+    return result(done.stdout + "\n" + done.stderr), children_cpu() - before, done.stderr
 
 
 def beside(command, load):
     """Runs the load while the tool, which attaches to the whole machine, is at work."""
     before = children_cpu()
     try:
-        tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        said = open(TMP + "/said", "w+")
+        tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
     except OSError:
-        return None, 0
+        return None, 0, ""
     time.sleep(3)  # it compiles its program; nothing tells when that is done
     alive = tool.poll() is None
-    done, _ = around(load)
+    done, _, _ = around(load)
     if alive:
         tool.send_signal(signal.SIGINT)
     try:
@@ -88,10 +100,15 @@ def beside(command, load):
     except subprocess.TimeoutExpired:
         tool.kill()
         tool.wait()
-    return done if alive else None, children_cpu() - before
+    said.seek(0)
+    return done if alive else None, children_cpu() - before, said.read()
 
 
-def lost(path):
+def lost(path, said):
+    """Events, as gdiag says."""
+    found = SAYS_LOST.search(said)
+    if found or not path:
+        return int(found[1].replace(",", "")) if found else None
     done = subprocess.run([GDIAG, "report", "--json", "-i", path], capture_output=True, text=True, errors="replace")
     try:
         return json.loads(done.stdout)["quality"]["bpf_lost"]
@@ -101,14 +118,14 @@ def lost(path):
 
 def measure(name, command, load, file):
     """One pair of runs, or None when the tool did not run."""
-    bare, _ = around(LOADS[load])
+    bare, _, _ = around(LOADS[load])
     path = f"{TMP}/{file}" if file else None
     if path and os.path.exists(path):
         os.unlink(path)
     if isinstance(command, tuple):
-        traced, cpu = beside(command[0], LOADS[load])
+        traced, cpu, said = beside(command[0], LOADS[load])
     else:
-        traced, cpu = around(command + LOADS[load])
+        traced, cpu, said = around(command + LOADS[load])
     size = os.path.getsize(path) if path and os.path.exists(path) else 0
     if not bare or not traced or (path and not size):
         return None
@@ -121,7 +138,7 @@ def measure(name, command, load, file):
         "tool_cpu_s": cpu - traced["cpu_s"],
         "mb": size / 1e6,
         "bytes_switch": size / switches if switches else 0,
-        "lost": lost(path) if name.startswith("gdiag") else None,
+        "lost": lost(path, said) if name.startswith("gdiag") else None,
     }
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Run-queue latency of `gdiag sched` against that of `perf sched record`, of the same load at the same time.
+"""Run-queue latency of `gdiag sched`, live, against that of `perf sched record`, of the same load at the same time.
 
   sched_agrees.py GDIAG LOAD [ARG...]
 
 Perf's is added up here from its events, to the nanosecond, by its own rule: from sched_waking, or from a switch-out
-that leaves the thread runnable, to the switch-in. Each sees the cost of the other one alike.
+that leaves the thread runnable, to the switch-in. Perf's handlers run first and are part of what gdiag measures, so
+that waits of a few microseconds differ by some tens of nanoseconds.
 """
 import collections, json, os, re, subprocess, sys, tempfile
 

@@ -25,7 +25,9 @@ const RECORDINGS: [&str; 8] = [
 ];
 
 /// What only one of the formats has: states and turns are made by the reader of a Perfetto trace.
-const OF_ONE_FORMAT: [&str; 6] = ["about", "cpu", "running", "runnable", "blocked", "life"];
+const OF_ONE_FORMAT: [&str; 8] = [
+    "about", "cpu", "running", "runnable", "blocked", "wait", "stop", "life",
+];
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -394,7 +396,7 @@ fn a_part_of_the_time_and_of_the_processes() {
     let pid = slices(&whole.chrome, "kernel").len();
     assert!(pid > 0);
     let nobody = read(&input, &["-p", "4194303"]);
-    for category in ["kernel", "launch", "running", "wait"] {
+    for category in ["kernel", "launch", "running", "blocked"] {
         assert!(slices(&nobody.chrome, category).is_empty(), "{category}");
     }
     assert_eq!(

@@ -69,7 +69,7 @@ def part_sched(bench):
     live = gdiag(bench, "sched", "-p", loop.pid, "-d", "3s", "--json", quiet=False)
     after, took = schedstat(loop.pid, tid), now() - begin
     text = gdiag(bench, "sched", "-p", loop.pid, "-d", "1s", quiet=False)
-    bench.reports["sched.txt"] = text.stdout + text.stderr
+    bench.reports["sched-live.txt"] = text.stdout + text.stderr
     recording = bench.record("sched", "-p", loop.pid, seconds=3, target=loop)
     of_file = gdiag(bench, "sched", "-i", recording.data, "--json")
     bench.reports["sched-recorded.txt"] = gdiag(bench, "sched", "-i", recording.data, quiet=False).stdout
@@ -99,7 +99,7 @@ def part_syscalls(bench):
     loop = bench.start_loop("--mode", "eager").wait("ready")
     time.sleep(1)
     stream = gdiag(bench, "syscalls", "-p", loop.pid, "-d", "1s", "--max-events", 4000)
-    bench.reports["syscalls.txt"] = stream.stdout + stream.stderr
+    bench.reports["syscalls-stream.txt"] = stream.stdout + stream.stderr
     lines = stream.stdout.splitlines()
     bench.check("stream", stream.returncode == 0 and len(lines) > 20, f"{len(lines)} lines; {tail(stream.stderr)}")
     nvidia = next((line for line in lines if "/dev/nvidia" in line), None)

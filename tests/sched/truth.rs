@@ -202,35 +202,107 @@ fn whoever_takes_a_cpu_is_known_and_so_are_the_times() {
     });
 }
 
-#[test]
-fn timehist_has_a_line_for_each_sleep_and_each_wake() {
+/// What the program says, run under this gdiag.
+fn known(arguments: &[&str], program: &[&str]) -> Value {
+    let knows = knows().to_str().unwrap();
+    let output = gdiag(&[arguments, &["--", knows], program].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The lines of timehist about the sleeper of a run; live, or of a recording.
+fn timehist(live: bool, file: &str) -> String {
+    const SLEEP: [&str; 3] = ["sleep", "50", "300"];
+    if live {
+        known(&["sched", "--timehist", "-q", "-w", "-o", file], &SLEEP);
+        return std::fs::read_to_string(file).unwrap();
+    }
+    let known = known(&["record", "-q", "-o", file], &SLEEP);
+    let tid = known["threads"][0]["tid"].to_string();
+    let output = gdiag(&["sched", "-i", file, "--timehist", "-w", "-t", &tid]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn assert_lines(live: bool) {
     if !can_record() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("knows.data");
-    let file = file.to_str().unwrap();
-    let program = knows().to_str().unwrap();
+    let file = dir.path().join("out");
     let mut last = Vec::new();
     for _ in 0..TRIES {
-        let output = gdiag(&[
-            "record", "-q", "-o", file, "--", program, "sleep", "50", "300",
-        ]);
-        let known: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let tid = known["threads"][0]["tid"].to_string();
-        let output = gdiag(&["sched", "-i", file, "--timehist", "-w", "-t", &tid]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let lines = text(&output.stdout);
+        let text = timehist(live, file.to_str().unwrap());
         let count = |what: &[&str]| {
             let has_all = |line: &&str| what.iter().all(|what| line.contains(what));
-            lines.lines().filter(has_all).count() as u64
+            text.lines().filter(has_all).count() as u64
         };
         last = differences(&[
-            ("sleeps", count(&["-> sleep"]), 50),
-            ("slept", count(&["sleep, woken by timer"]), 50),
-            ("waits", count(&["-> futex"]), 2),
-            ("wakes", count(&["timer", "awakened: sleeper"]), 50),
+            ("sleeps", count(&["]  sleeper[", "-> sleep"]), 50),
+            (
+                "slept",
+                count(&["]  sleeper[", "sleep, woken by timer"]),
+                50,
+            ),
+            ("waits", count(&["]  sleeper[", "-> futex"]), 2),
+            ("wakes", count(&["]  timer", "awakened: sleeper["]), 50),
         ]);
+        if last.is_empty() {
+            return;
+        }
+        println!("once more: {last:?}");
+    }
+    panic!("{last:?}");
+}
+
+#[test]
+fn timehist_of_a_recording_has_a_line_for_each_sleep_and_each_wake() {
+    assert_lines(false);
+}
+
+#[test]
+fn timehist_as_it_happens_has_them_too() {
+    assert_lines(true);
+}
+
+#[test]
+fn system_calls_are_counted_to_the_unit_and_so_are_those_that_failed() {
+    if !can_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("out");
+    let file = file.to_str().unwrap();
+    let mut last = Vec::new();
+    for _ in 0..TRIES {
+        let known = known(
+            &["syscalls", "-s", "-q", "--json", "-o", file],
+            &["calls", "1000"],
+        );
+        let found: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let caller = &known["threads"][0];
+        let found = find(&found, &caller["tid"]);
+        let calls = found["calls"].as_array().map_or(&[][..], Vec::as_slice);
+        last.clear();
+        for call in caller["calls"].as_array().unwrap() {
+            let name = call["name"].as_str().unwrap();
+            let Some(found) = calls.iter().find(|found| found["name"] == name) else {
+                last.push(format!("no {name}"));
+                continue;
+            };
+            let of = |of: &Value, key: &str| of[key].as_u64().unwrap();
+            last.extend(differences(&[
+                (name, of(found, "count"), of(call, "count")),
+                (name, of(found, "errors"), of(call, "errors")),
+            ]));
+            // The program's clock is read before and after.
+            if of(found, "total_ns") > of(call, "ns") || of(found, "max_ns") > of(call, "max_ns") {
+                last.push(format!(
+                    "{name} took {} of {}",
+                    found["total_ns"], call["ns"]
+                ));
+            }
+        }
         if last.is_empty() {
             return;
         }

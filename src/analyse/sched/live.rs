@@ -502,3 +502,209 @@ fn since(now: &Closed, before: &Closed) -> Closed {
         cpus: cpus.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::sched_sum::Sums;
+    use crate::histogram::Histogram;
+
+    const MS: u64 = 1_000_000;
+
+    fn thread(tid: u32, comm: &str) -> Thread {
+        Thread {
+            tid: Tid(tid),
+            pid: Pid(tid),
+            comm: comm.to_string(),
+            prio: 120,
+            born: Nanos(u64::from(tid)),
+            at: Nanos(110 * MS),
+            target: true,
+            kthread: false,
+            own: false,
+            allowed: vec![Cpu(0), Cpu(1)],
+            state: None,
+            cpu: Some(Cpu(0)),
+            sums: Sums::default(),
+        }
+    }
+
+    fn ran(mut thread: Thread, cpu: u16, ns: u64) -> Thread {
+        thread.sums.run += Nanos(ns);
+        *thread.sums.cpus.entry(Cpu(cpu)).or_default() += Nanos(ns);
+        thread.cpu = Some(Cpu(cpu));
+        thread
+    }
+
+    fn reading(threads: Vec<Thread>, ended: Vec<Thread>) -> Reading {
+        let cpu = |cpu| CpuSums {
+            cpu: Cpu(cpu),
+            ..CpuSums::default()
+        };
+        Reading {
+            start: Nanos(10 * MS),
+            at: Nanos(110 * MS),
+            threads,
+            ended,
+            cpus: vec![cpu(0), cpu(1), cpu(2)],
+        }
+    }
+
+    fn live() -> Live {
+        Live::new(Scope {
+            online: vec![Cpu(0), Cpu(1)],
+            ..Scope::default()
+        })
+    }
+
+    fn total(reading: &Reading) -> Summary {
+        let mut live = live();
+        live.add(reading);
+        live.total()
+    }
+
+    #[test]
+    fn what_goes_on_is_time_but_no_whole_time() {
+        let mut runs = thread(1, "runs");
+        runs.state = Some(State::Running(Since::At(Nanos(100 * MS))));
+        let mut waits = thread(2, "waits");
+        waits.state = Some(State::Off {
+            since: Since::Before(Nanos(10 * MS)),
+            reason: OffReason::Futex as u8,
+            woken: Some(Nanos(90 * MS)),
+        });
+        let summary = total(&reading(vec![runs, waits], Vec::new()));
+        let [runs, waits] = &summary.threads[..] else {
+            panic!("{summary:?}");
+        };
+        assert_eq!((runs.run, runs.runs.count), (Nanos(10 * MS), 0));
+        assert_eq!(runs.cpus, [(Cpu(0), Nanos(10 * MS))]);
+        let off = |reason, count, ns| OffSum {
+            reason,
+            count,
+            total: Nanos(ns),
+            max: Nanos(ns),
+        };
+        assert_eq!(
+            waits.off,
+            [
+                off(OffReason::Woken, 1, 20 * MS),
+                off(OffReason::Futex, 0, 80 * MS)
+            ]
+        );
+        assert_eq!(waits.runq.count, 0);
+    }
+
+    #[test]
+    fn a_cpu_without_switches_is_busy_when_somebody_runs_there() {
+        let mut runs = thread(1, "runs");
+        runs.state = Some(State::Running(Since::Before(Nanos(10 * MS))));
+        let summary = total(&reading(vec![runs], Vec::new()));
+        // CPU 2 is not there.
+        let [first, second] = &summary.cpus[..] else {
+            panic!("{:?}", summary.cpus);
+        };
+        assert_eq!((first.busy, first.idle), (Nanos(100 * MS), Nanos::ZERO));
+        assert_eq!((second.busy, second.idle), (Nanos::ZERO, Nanos(100 * MS)));
+        assert_eq!(first.ran[0].0.comm, "runs");
+    }
+
+    #[test]
+    fn gdiag_is_no_row_but_has_had_its_time() {
+        let mut own = ran(thread(5, "gdiag"), 0, 3 * MS);
+        own.own = true;
+        let mut victim = ran(thread(1, "victim"), 0, MS);
+        victim.sums.takers.insert(Tid(5), (2, Nanos(MS)));
+        victim.sums.wakers.insert(By::Thread(Tid(5)), 1);
+        let summary = total(&reading(vec![own, victim], Vec::new()));
+        assert_eq!(summary.threads.len(), 1);
+        assert_eq!(summary.cpus[0].ran[0].0.comm, "gdiag");
+        let preemptor = &summary.preemptors[0];
+        assert_eq!((preemptor.who.comm.as_str(), preemptor.count), ("gdiag", 2));
+        assert_eq!(preemptor.victims[0].0.comm, "victim");
+        let Waker::Thread(waker) = &summary.threads[0].wakers[0].0 else {
+            panic!("{:?}", summary.threads[0].wakers);
+        };
+        assert_eq!(waker.comm, "gdiag");
+    }
+
+    #[test]
+    fn strangers_are_those_on_the_same_cpus() {
+        let mut beside = ran(thread(2, "beside"), 0, MS);
+        let mut elsewhere = ran(thread(3, "elsewhere"), 1, MS);
+        (beside.target, elsewhere.target) = (false, false);
+        let target = ran(thread(1, "target"), 0, MS);
+        let summary = total(&reading(vec![target, beside, elsewhere], Vec::new()));
+        let names: Vec<&str> = summary.threads.iter().map(|t| &*t.who.comm).collect();
+        assert_eq!(names, ["target", "beside"]);
+        assert!(summary.threads[1].is_stranger());
+        assert_eq!(summary.cpus[1].ran[0].0.comm, "elsewhere");
+    }
+
+    #[test]
+    fn an_interval_is_what_came_since_the_last() {
+        let mut live = live();
+        let first = ran(thread(1, "a"), 0, 10 * MS);
+        live.add(&reading(vec![first.clone()], Vec::new()));
+        assert_eq!(live.interval().threads[0].run, Nanos(10 * MS));
+
+        // It ends, and another comes with its number.
+        let end = ran(first, 0, 5 * MS);
+        let mut other = ran(thread(1, "b"), 1, MS);
+        other.born = Nanos(77);
+        let mut later = reading(vec![other], vec![end]);
+        later.at = Nanos(210 * MS);
+        live.add(&later);
+        let part = live.interval();
+        assert_eq!((part.start, part.end), (Nanos(110 * MS), Nanos(210 * MS)));
+        let rows: Vec<_> = part
+            .threads
+            .iter()
+            .map(|t| (t.who.comm.as_str(), t.run.0 / MS))
+            .collect();
+        assert_eq!(rows, [("a", 5), ("b", 1)]);
+        let rows: Vec<u64> = live.total().threads.iter().map(|t| t.run.0 / MS).collect();
+        assert_eq!(rows, [15, 1]);
+    }
+
+    #[test]
+    fn of_many_that_ended_the_oldest_share_rows() {
+        let mut live = live();
+        let ended = (1..=20_000).map(|tid| {
+            let mut t = ran(thread(tid, if tid % 2 == 0 { "even" } else { "odd" }), 0, 3);
+            t.at = Nanos(u64::from(tid));
+            t.sums.runs = {
+                let mut runs = Histogram::default();
+                runs.add(Nanos(3));
+                runs
+            };
+            t
+        });
+        live.add(&reading(Vec::new(), ended.collect()));
+        let summary = live.total();
+        assert!(summary.threads.len() <= MOST_ENDED);
+        let run: Nanos = summary.threads.iter().map(|t| t.run).sum();
+        let runs: u64 = summary.threads.iter().map(|t| t.runs.count).sum();
+        assert_eq!((run, runs), (Nanos(60_000), 20_000));
+        let shared = summary.threads.iter().filter(|t| t.who.tid == Tid(0));
+        assert_eq!(shared.count(), 2);
+        assert!(
+            summary.notes[0].contains("8,192 threads"),
+            "{:?}",
+            summary.notes
+        );
+    }
+
+    #[test]
+    fn the_kernel_is_told_what_a_sleep_means() {
+        let calls = syscall::Table::of_machine("x86_64");
+        let sleeps = sleeps(calls);
+        let said = |row: usize, column: usize| OffReason::ALL[usize::from(sleeps[row][column])];
+        assert_eq!(said(202, 0), OffReason::Futex);
+        assert_eq!(said(0, 0), OffReason::File);
+        assert_eq!(said(0, SLEEP_IOWAIT | SLEEP_UNINTERRUPTIBLE), OffReason::Io);
+        assert_eq!(said(SLEEP_NO_CALL, SLEEP_IOWAIT), OffReason::Fault);
+        assert_eq!(said(SLEEP_KTHREAD, SLEEP_IOWAIT), OffReason::Io);
+        assert_eq!(said(509, 0), OffReason::Other);
+    }
+}

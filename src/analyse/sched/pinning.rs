@@ -123,21 +123,20 @@ fn favourite(thread: &ThreadSum) -> Vec<Cpu> {
         .collect()
 }
 
-/// `ran on CPUs 0-1 of 2-3, and moved 7 times`
+/// `ran on CPUs 0-1 (it may use 0-3), and moved 7 times`
 fn places(thread: &ThreadSum) -> String {
     let mut used: Vec<Cpu> = thread.cpus.iter().map(|&(cpu, _)| cpu).collect();
     used.sort_unstable();
-    let (one, list) = (used.len() == 1, cpu_list(&used));
-    let used = if one {
+    let (count, list) = (used.len(), cpu_list(&used));
+    let used = if count == 1 {
         format!("CPU {list}")
     } else {
         format!("CPUs {list}")
     };
     let may = match (&thread.affinity, thread.allowed_cpus()) {
-        (Some(cpus), _) => format!(" of {}", cpu_list(cpus)),
-
-        (None, Some(n)) => format!(" (it may use {n})"),
-        (None, None) => String::new(),
+        (Some(cpus), _) if cpu_list(cpus) != list => format!(" (it may use {})", cpu_list(cpus)),
+        (None, Some(n)) if n != count => format!(" (it may use {n})"),
+        (Some(_), _) | (None, _) => String::new(),
     };
     let moved = match thread.migrations {
         0 => String::new(),
@@ -166,7 +165,7 @@ fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Ver
     let longest = format!("the longest wait was {}", thread.runq.max);
     match &thread.runq_max_behind {
         Some(who) if culprits.is_empty() => {
-            evidence.push(format!("{longest}, behind {}", who));
+            evidence.push(format!("{longest}, behind {who}"));
         }
         Some(_) | None => {}
     }
@@ -218,26 +217,39 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
     if thread.behind.is_empty() {
         for preemptor in &summary.preemptors {
             let who = &preemptor.who;
-            match took(who) {
-                Some((count, then)) if then.share_of(waited) >= CULPRIT_SHARE => {
-                    found.push(Culprit {
-                        who,
-                        kthread: is_kthread(who),
-                        time: then,
-                        says: format!(
-                            "{} took its CPU {} times; it then waited {then} ({})",
-                            who,
-                            Count(count),
-                            Share(then.share_of(waited))
-                        ),
-                    });
-                }
-                Some(_) | None => {}
+            let Some((count, then)) = took(who) else {
+                continue;
+            };
+            // What came after it may have been in the way as well: it is to blame for what it ran itself, at most.
+            let ran = ran_beside(summary, thread, who);
+            let time = then.min(ran);
+            if time.share_of(waited) >= CULPRIT_SHARE {
+                found.push(Culprit {
+                    who,
+                    kthread: is_kthread(who),
+                    time,
+                    says: format!(
+                        "{who} took its CPU {} times, after which it waited {then} ({}), and ran {ran} there",
+                        Count(count),
+                        Share(then.share_of(waited))
+                    ),
+                });
             }
         }
+        found.sort_by_key(|culprit| Reverse(culprit.time));
     }
     found.truncate(CULPRITS);
     found
+}
+
+/// How long somebody ran on the CPUs that the thread ran on.
+fn ran_beside(summary: &Summary, thread: &ThreadSum, who: &Who) -> Nanos {
+    let used = |cpu: &&CpuSum| thread.cpus.iter().any(|&(used, _)| used == cpu.cpu);
+    let ran = summary.cpus.iter().filter(used).flat_map(|cpu| &cpu.ran);
+    let times = ran
+        .filter(|(one, _)| one.tid == who.tid)
+        .map(|&(_, time)| time);
+    times.fold(Nanos::ZERO, Nanos::saturating_add)
 }
 
 /// A CPU that must have been idle while the thread waited.

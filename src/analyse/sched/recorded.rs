@@ -9,11 +9,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{
-    reason, CpuSum, OffReason, OffSum, Preemptor, Summary, ThreadSum, Waker, WakerContext, Who,
+    cpu_list, reason, CpuSum, OffReason, OffSum, Preemptor, Summary, ThreadSum, Waker,
+    WakerContext, Who,
 };
 use crate::analyse::what::{irq_name, softirq_name};
 use crate::event::{Cpu, Tid};
-use crate::model::cpu::Ran;
+use crate::model::cpu::{CpuLog, Ran};
 use crate::model::fxhash::FxHashMap;
 use crate::model::thread::{Identity, State, Stretch, Thread, ThreadIdx, Wake, Why};
 use crate::model::Timeline;
@@ -61,7 +62,7 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
         host: t.meta().host.clone(),
         start: scope.from,
         end: scope.to,
-        notes: notes(t, &threads, &cpus),
+        notes: notes(t, scope, &threads, &cpus),
         threads,
         cpus,
         preemptors: preemptors.finish(t),
@@ -206,23 +207,17 @@ impl<'a> Adder<'a> {
         let mut open: Option<Phase> = None;
         let mut before = State::Unknown;
         for stretch in self.thread().states(from, to) {
-            match &mut open {
-                Some(phase) if phase.goes_on(&stretch) => phase.last = stretch,
-                Some(phase) => {
-                    let done = *phase;
-                    self.add(&done, before, preemptors);
-                    before = done.state();
-                    open = Some(Phase {
-                        first: stretch,
-                        last: stretch,
-                    });
-                }
-                None => {
-                    open = Some(Phase {
-                        first: stretch,
-                        last: stretch,
-                    })
-                }
+            if let Some(phase) = open.as_mut().filter(|phase| phase.goes_on(&stretch)) {
+                phase.last = stretch;
+                continue;
+            }
+            let begins = Phase {
+                first: stretch,
+                last: stretch,
+            };
+            if let Some(done) = open.replace(begins) {
+                self.add(&done, before, preemptors);
+                before = done.state();
             }
         }
         if let Some(phase) = open {
@@ -572,7 +567,7 @@ fn is_certain(t: &Timeline, scope: &Scope<'_>, ran: &Ran, tid: Tid) -> bool {
     }
 }
 
-fn notes(t: &Timeline, threads: &[ThreadSum], cpus: &[CpuSum]) -> Vec<String> {
+fn notes(t: &Timeline, scope: &Scope<'_>, threads: &[ThreadSum], cpus: &[CpuSum]) -> Vec<String> {
     let mut notes = Vec::new();
     let whole = t.meta().mode == TargetMode::All;
     if !whole && threads.iter().any(ThreadSum::is_stranger) {
@@ -581,6 +576,17 @@ fn notes(t: &Timeline, threads: &[ThreadSum], cpus: &[CpuSum]) -> Vec<String> {
              them, and of a CPU without them nothing is; gdiag record -a knows all"
                 .to_string(),
         );
+    }
+    let unseen = scope.cpus.unwrap_or_default().iter();
+    let unseen = unseen.filter(|cpu| t.cpu(**cpu).is_none_or(CpuLog::is_empty));
+    let unseen: Vec<Cpu> = unseen.copied().collect();
+    if !unseen.is_empty() {
+        notes.push(format!("nothing was recorded on CPU {}", cpu_list(&unseen)));
+    }
+    for probe in &t.meta().missing_probes {
+        notes.push(format!(
+            "the kernel had no {probe}: what it would show is left out"
+        ));
     }
     if cpus.iter().any(|cpu| cpu.irq > Nanos::ZERO) {
         notes.push(

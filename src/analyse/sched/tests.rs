@@ -330,6 +330,58 @@ fn its_own_process_is_told_to_make_room_rather_than_strangers() {
 }
 
 #[test]
+fn whoever_took_a_cpu_for_a_moment_is_not_to_blame_for_those_who_had_it_then() {
+    let who = |tid: u32, comm: &str| Who {
+        pid: Pid(tid),
+        tid: Tid(tid),
+        comm: comm.to_string(),
+    };
+    let ms = Nanos::from_millis;
+    let mut thread = ThreadSum {
+        who: who(1, "one"),
+        target: true,
+        dispatcher: true,
+        run: ms(40),
+        cpus: vec![(Cpu(0), ms(40))],
+        ..ThreadSum::default()
+    };
+    thread.runq.add(ms(60));
+    let preemptor = |by: Who| Preemptor {
+        who: by,
+        count: 5,
+        waited: ms(30),
+        had: None,
+        victims: vec![(who(1, "one"), 5, ms(30))],
+    };
+    // Nothing is known of who had the CPU while it waited, as when it is added up in the kernel.
+    let verdicts = judge(&Summary {
+        end: ms(100),
+        threads: vec![thread],
+        preemptors: vec![
+            preemptor(who(15, "rcu_preempt")),
+            preemptor(who(200, "hog")),
+        ],
+        cpus: vec![CpuSum {
+            cpu: Cpu(0),
+            busy: ms(100),
+            idle: Nanos::ZERO,
+            unknown: Nanos::ZERO,
+            irq: Nanos::ZERO,
+            switches: 20,
+            ran: vec![
+                (who(200, "hog"), ms(59)),
+                (who(15, "rcu_preempt"), Nanos(50_000)),
+            ],
+        }],
+        ..Summary::default()
+    });
+    let said = format!("{verdicts:?}");
+    assert!(said.contains("hog:200 took its CPU 5 times"), "{said}");
+    assert!(!said.contains("rcu_preempt"), "{said}");
+    assert!(verdicts[0].remedy.as_deref().unwrap().contains("hog:200"));
+}
+
+#[test]
 fn a_cpu_is_free_only_where_it_must_have_been() {
     let who = Who {
         pid: Pid(1),

@@ -7,5 +7,6 @@ mod probed;
 mod random;
 mod sampled;
 pub(super) mod story;
+mod syscalls;
 mod trust;
 mod walk;

@@ -239,13 +239,14 @@ impl<'t> Turns<'t> {
             let Some(just) = at.0.checked_sub(1).map(Nanos) else {
                 continue;
             };
-            match thread.states(just, at).next() {
-                Some(Stretch {
-                    state: State::Runnable { .. },
-                    span,
-                    ..
-                }) => return span.0.min(unknown),
-                Some(_) | None => {}
+            let before = thread.states(just, at).next();
+            if let Some(Stretch {
+                state: State::Runnable { .. },
+                span,
+                ..
+            }) = before
+            {
+                return span.0.min(unknown);
             }
         }
         unknown

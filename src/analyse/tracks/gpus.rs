@@ -8,9 +8,10 @@ use crate::analyse::report::{self, Quality, ThreadRef, Waker};
 use crate::analyse::tracks::lanes::{Row, Tracks};
 use crate::analyse::tracks::who::{named, Cast};
 use crate::analyse::tracks::{text, uint, Arg, Flow, Parent, Slice, Value};
+use crate::analyse::what::overhead_text;
 use crate::analyse::{direction, gaps};
 use crate::demangle;
-use crate::event::{MemoryKind, MigrationKind, NameId, OpKind, Tid};
+use crate::event::{MemoryKind, MigrationKind, NameId, OpKind, Pid, Tid};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
 use crate::model::ops::{CallIdx, Op, StreamIdx};
@@ -254,6 +255,33 @@ fn show_migrations(
         )?;
     }
     Ok(())
+}
+
+/// Time that CUPTI, the driver or its compiler took for itself, process by process.
+pub(super) fn show_overheads(cast: &Cast<'_>, tracks: &mut Tracks<'_>) -> io::Result<()> {
+    let mut rows: FxHashMap<Pid, Row<'_>> = FxHashMap::default();
+    for overhead in cast.t.gpu().overheads() {
+        let clipped = cast.window.clip(overhead.start, overhead.end);
+        let Some((start, end)) = clipped.filter(|_| cast.wants(overhead.pid)) else {
+            continue;
+        };
+        let parent = Parent::Process(overhead.pid);
+        let row = rows.entry(overhead.pid);
+        let row = row.or_insert_with(|| Row::flat(parent, "CUDA overhead", 0));
+        let tid = overhead.tid.map(|tid| ("tid", uint(tid.0.into())));
+        row.slice(
+            tracks,
+            &Slice {
+                start,
+                end,
+                name: overhead_text(overhead.kind).into(),
+                category: "overhead",
+                args: tid.into_iter().collect(),
+                flow: None,
+            },
+        )?;
+    }
+    tracks.end()
 }
 
 /// The gaps of a device and their parts.

@@ -29,6 +29,10 @@ impl<'s> Tracks<'s> {
         }
     }
 
+    pub(super) fn makes_states(&self) -> bool {
+        self.sink.makes_states()
+    }
+
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }

@@ -1,6 +1,7 @@
 //! What was not recorded, on a track of its own: a hole in a timeline must not look like quiet.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
 use std::io;
 
 use crate::analyse::tracks::lanes::{Row, Tracks};
@@ -49,15 +50,11 @@ pub(super) fn show(cast: &Cast<'_>, tracks: &mut Tracks<'_>) -> io::Result<()> {
         });
     }
     // Those of losses are here already.
+    let lost: HashSet<(u64, u64)> = t.losses().iter().map(|l| (l.from.0, l.to.0)).collect();
     for blind in t.blind() {
-        let not_a_loss = !t
-            .losses()
-            .iter()
-            .any(|l| (l.from, l.to) == (blind.from, blind.to));
-        let clipped = cast
-            .window
-            .clip(blind.from, blind.to)
-            .filter(|_| not_a_loss);
+        let is_other = !lost.contains(&(blind.from.0, blind.to.0));
+        let clipped = cast.window.clip(blind.from, blind.to);
+        let clipped = clipped.filter(|_| is_other);
         let Some((start, end)) = clipped else {
             continue;
         };

@@ -258,6 +258,8 @@ pub trait Sink {
     fn life(&mut self, cpu: Cpu, life: &Life<'_>) -> io::Result<()>;
     /// Nothing more of this CPU.
     fn end_cpu(&mut self, cpu: Cpu) -> io::Result<()>;
+    /// It makes states from turns and wakes itself: [`Sink::stay`] is not called.
+    fn makes_states(&self) -> bool;
     fn stay(&mut self, owner: Owner, stay: &Stay<'_>) -> io::Result<()>;
     fn group(&mut self, id: GroupId, name: &str) -> io::Result<()>;
     fn track(&mut self, track: &Track<'_>) -> io::Result<()>;
@@ -288,9 +290,12 @@ pub fn show(
     let cast = who::Cast::new(t, window, &options.pids);
     cast.introduce(sink)?;
     cpus::show(t, window, sink)?;
-    threads::show_states(&engine, &cast, sink)?;
+    if !sink.makes_states() {
+        threads::show_states(&engine, &cast, sink)?;
+    }
     let mut tracks = lanes::Tracks::new(sink);
     let gpus = gpus::show(&cast, min_gap, &mut tracks)?;
+    gpus::show_overheads(&cast, &mut tracks)?;
     threads::show_calls(&engine, &cast, &gpus.linked, &mut tracks)?;
     threads::show_long_waits(&cast, &mut tracks)?;
     cpus::show_interrupts(t, window, &mut tracks)?;

@@ -76,6 +76,10 @@ impl Sink for Notes {
         Ok(())
     }
 
+    fn makes_states(&self) -> bool {
+        false
+    }
+
     fn stay(&mut self, owner: Owner, stay: &Stay<'_>) -> io::Result<()> {
         let by = stay
             .woken_by

@@ -149,6 +149,8 @@ fn syscall(t: &Timeline, nr: u16) -> Value<'static> {
 }
 
 /// Calls, waits, stalls and signals, thread by thread.
+///
+/// Waits are told here to a sink that makes states itself: it knows that a thread slept, and not in what.
 pub(super) fn show_calls(
     engine: &Engine<'_>,
     cast: &Cast<'_>,
@@ -164,7 +166,9 @@ pub(super) fn show_calls(
         let mut rows = Rows::default();
         rows.calls(cast, idx, thread, linked, tracks)?;
         rows.system_calls(cast, idx, thread, tracks)?;
-        rows.waits(engine, cast, idx, thread, tracks)?;
+        if tracks.makes_states() {
+            rows.waits(engine, cast, idx, thread, tracks)?;
+        }
         rows.stalls(cast, idx, thread, tracks)?;
         let of_this = signals.get(&thread.tid).map_or(&[][..], Vec::as_slice);
         rows.signals(cast, idx, of_this, tracks)?;

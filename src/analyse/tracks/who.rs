@@ -131,7 +131,7 @@ impl<'t> Cast<'t> {
 
     fn info(&self, owner: Owner, thread: &Thread) -> ThreadInfo<'t> {
         let of_this = || (thread.identities().iter()).filter(|i| i.pid == owner.pid);
-        let last = of_this().filter(|i| i.from <= self.window.to).last();
+        let last = of_this().rfind(|i| i.from <= self.window.to);
         let first = of_this().next();
         let comm = last.map_or("", |i| self.t.name(i.comm));
         ThreadInfo {
@@ -154,7 +154,7 @@ impl<'t> Cast<'t> {
         let identities = || thread.into_iter().flat_map(Thread::identities);
         let mut of_this = identities().filter(|i| i.pid == pid);
         let first = of_this.next();
-        let last = of_this.last().or(first);
+        let last = of_this.next_back().or(first);
         let name = last.map_or("", |i| t.name(i.comm));
         let since = first.map_or(self.window.from, |i| i.from);
         let details = t.process(pid);

@@ -1,28 +1,25 @@
 //! Watching, summed up in the kernel.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::stream::Output;
 use crate::analyse::sched::live::{sleeps, Live, Scope};
 use crate::analyse::sched::{cpu_list, Summary};
 use crate::cli::{SchedOptions, Target};
 use crate::collect::sched_sum::{Plan, SchedSum};
 use crate::collect::{clock, process};
 use crate::commands::subject::{End, Subject};
-use crate::commands::{buffered, to_stdout};
 use crate::decode::sched_sum::Reading;
 use crate::error::{status, Error};
 use crate::event::Cpu;
 use crate::model::syscall;
-
 use crate::units::{Count, Nanos};
 
-/// Least time between two looks at who came into a cgroup or ended.
-const STEP: Nanos = Nanos::from_millis(100);
+/// Between two looks at who came into a cgroup.
+const CGROUP_STEP: Nanos = Nanos::from_millis(100);
 
 /// What is asked for besides [`SchedOptions`].
 pub(super) struct Watch<'a> {
@@ -34,10 +31,7 @@ pub(super) struct Watch<'a> {
 
 /// The result is the exit status.
 pub(super) fn run(options: &SchedOptions, watch: &Watch<'_>) -> anyhow::Result<u8> {
-    let online: Vec<Cpu> = process::online_cpus().into_iter().map(number).collect();
-    if let Some(cpus) = &options.cpus {
-        check_cpus(cpus, &online)?;
-    }
+    let online = online_cpus(options)?;
     let mut subject = Subject::prepare(watch.target, watch.command, Vec::new)?;
     let result = summed_up(options, watch, online, &mut subject);
     subject.conclude(result)
@@ -64,107 +58,98 @@ fn summed_up(
     if options.verbose > 0 {
         say(options, format_args!("watching {}", subject.text()));
     }
-    let mut sums = SchedSum::start(&plan)?;
+    let sums = SchedSum::start(&plan)?;
     for probe in &sums.missing {
         say(
             options,
             format_args!("warning: this kernel has no {probe}: what it would show is left out"),
         );
     }
-    let mut live = Live::new(Scope {
-        host: uname.nodename().to_string_lossy().into_owned(),
-        cpus: options.cpus.clone(),
-        online,
-        tids: options.tids.clone(),
-        interrupts: process::interrupts().into_iter().collect(),
-    });
-    let out = Out::open(options.output.as_deref())?;
-    let start = sums.go()?;
+    let mut session = Session {
+        sums,
+        live: Live::new(Scope {
+            host: uname.nodename().to_string_lossy().into_owned(),
+            cpus: options.cpus.clone(),
+            online,
+            tids: options.tids.clone(),
+            interrupts: process::interrupts().into_iter().collect(),
+        }),
+        out: Output::open(options)?,
+    };
+    let start = session.sums.go()?;
     subject.go(watch.duration)?;
-    let end = until_the_end(options, watch, start, subject, &mut sums, &mut live, &out)?;
-
-    sums.stop()?;
-    read(&mut sums, &mut live)?;
+    let end = session.until_the_end(options, watch.interval, start, subject)?;
+    session.sums.stop()?;
+    session.read()?;
+    let Session {
+        sums,
+        live,
+        mut out,
+    } = session;
+    // Whoever reads the result may take long.
     drop(sums);
     let summary = live.total();
-    out.write(options, &summary)?;
+    out.write(|out| super::render(out, options, &summary))?;
     conclude(options, watch, &summary, live.targets(), end)
 }
 
-fn until_the_end(
-    options: &SchedOptions,
-    watch: &Watch<'_>,
-    start: Nanos,
-    subject: &mut Subject,
-    sums: &mut SchedSum,
-    live: &mut Live,
-    out: &Out,
-) -> anyhow::Result<End> {
-    let mut next = watch.interval.map(|interval| start + interval);
-    loop {
-        let now = clock::monotonic();
-        // Nothing has to be done but for whom a cgroup gets.
-        let step = if subject.cgroups().is_empty() {
-            Nanos::from_secs(1)
-        } else {
-            STEP
-        };
-        let until = next.map_or(now + step, |next| next.min(now + step));
-        let woken = subject.wait(Some(sums.epoll_fd()), until)?;
-        if woken.report {
-            read(sums, live)?;
-            // Results are for stdout; this is on the side.
-            let _ = super::render(&mut io::stderr(), options, &live.total());
-        }
-        if let Some(end) = woken.end {
-            return Ok(end);
-        }
-        sums.keep_up()?;
-        let now = clock::monotonic();
-        if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), watch.interval) {
-            read(sums, live)?;
-            out.write(options, &live.interval())?;
-            // Late ones are left out rather than made up for.
-            let missed = now.saturating_sub(at).0 / interval.0.max(1);
-            next = Some(at + Nanos(interval.0 * (missed + 1)));
-        }
-    }
+/// The kernel's sums, what is made of them, and where that goes.
+struct Session {
+    sums: SchedSum,
+    live: Live,
+    out: Output,
 }
 
-fn read(sums: &mut SchedSum, live: &mut Live) -> anyhow::Result<()> {
-    let raw = sums.read()?;
-    let reading = Reading::decode(&raw);
-    let mut gone: HashSet<u32> = reading.ended.iter().map(|t| t.tid.0).collect();
-    for thread in &reading.threads {
-        gone.remove(&thread.tid.0);
-    }
-    sums.forget(&raw, &gone);
-    live.add(&reading);
-    Ok(())
-}
-
-/// Where results go, one after another.
-enum Out {
-    Stdout,
-    File(File, PathBuf),
-}
-
-impl Out {
-    fn open(path: Option<&Path>) -> anyhow::Result<Out> {
-        let Some(path) = path else {
-            return Ok(Out::Stdout);
-        };
-        let file =
-            File::create(path).with_context(|| format!("cannot write '{}'", path.display()))?;
-        Ok(Out::File(file, path.to_path_buf()))
-    }
-
-    fn write(&self, options: &SchedOptions, summary: &Summary) -> anyhow::Result<()> {
-        match self {
-            Out::Stdout => to_stdout(|out| super::render(out, options, summary)),
-            Out::File(file, path) => buffered(file, |out| super::render(out, options, summary))
-                .with_context(|| format!("cannot write '{}'", path.display())),
+impl Session {
+    fn until_the_end(
+        &mut self,
+        options: &SchedOptions,
+        interval: Option<Nanos>,
+        start: Nanos,
+        subject: &mut Subject,
+    ) -> anyhow::Result<End> {
+        let mut next = interval.map(|interval| start + interval);
+        loop {
+            let now = clock::monotonic();
+            // Nothing has to be done but for whom a cgroup gets.
+            let step = if subject.cgroups().is_empty() {
+                Nanos::from_secs(1)
+            } else {
+                CGROUP_STEP
+            };
+            let until = next.map_or(now + step, |next| next.min(now + step));
+            let woken = subject.wait(Some(self.sums.epoll_fd()), until)?;
+            if woken.report {
+                self.read()?;
+                // Results are for stdout; this is on the side.
+                let _ = super::render(&mut io::stderr(), options, &self.live.total());
+            }
+            if let Some(end) = woken.end {
+                return Ok(end);
+            }
+            self.sums.keep_up()?;
+            let now = clock::monotonic();
+            if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), interval) {
+                self.read()?;
+                let part = self.live.interval();
+                self.out.write(|out| super::render(out, options, &part))?;
+                // Late ones are left out rather than made up for.
+                let missed = now.saturating_sub(at).0 / interval.0.max(1);
+                next = Some(at + Nanos(interval.0 * (missed + 1)));
+            }
         }
+    }
+
+    fn read(&mut self) -> anyhow::Result<()> {
+        let raw = self.sums.read()?;
+        let reading = Reading::decode(&raw);
+        let mut gone: HashSet<u32> = reading.ended.iter().map(|t| t.tid.0).collect();
+        for thread in &reading.threads {
+            gone.remove(&thread.tid.0);
+        }
+        self.sums.forget(&raw, &gone);
+        self.live.add(&reading);
+        Ok(())
     }
 }
 
@@ -216,6 +201,15 @@ fn say(options: &SchedOptions, text: std::fmt::Arguments<'_>) {
 
 fn number(cpu: u32) -> Cpu {
     Cpu(u16::try_from(cpu).unwrap_or(u16::MAX))
+}
+
+/// The CPUs that are online: all that are asked for must be.
+pub(super) fn online_cpus(options: &SchedOptions) -> anyhow::Result<Vec<Cpu>> {
+    let online: Vec<Cpu> = process::online_cpus().into_iter().map(number).collect();
+    if let Some(cpus) = &options.cpus {
+        check_cpus(cpus, &online)?;
+    }
+    Ok(online)
 }
 
 fn check_cpus(wanted: &[Cpu], online: &[Cpu]) -> anyhow::Result<()> {

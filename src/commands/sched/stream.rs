@@ -21,7 +21,7 @@ use crate::present::sched::timehist::Wanted;
 use crate::present::style::Style;
 use crate::store::meta::TargetMode;
 use crate::store::Reader;
-use crate::units::Nanos;
+use crate::units::{Count, Nanos};
 
 /// The lines, from events.
 struct Stream {
@@ -141,6 +141,7 @@ pub(super) fn run(options: &SchedOptions) -> Result<u8> {
             duration,
             ..
         } => {
+            super::live::online_cpus(options)?;
             let mut subject = Subject::prepare(target, command, Vec::new)?;
             let status = live(options, target, *duration, &mut subject);
             subject.conclude(status)
@@ -229,6 +230,7 @@ fn live(
         early.iter().try_for_each(|event| stream.event(event, out))
     })?;
     subject.go(duration)?;
+    let start = clock::monotonic();
     loop {
         let next = clock::monotonic() + session.pause();
         let woken = subject.wait(Some(session.epoll_fd()), next)?;
@@ -259,15 +261,12 @@ fn live(
         Ok(read)
     })??;
     if !options.quiet {
-        let lost = if stream.lost > 0 {
-            format!(", lost {}", stream.lost)
-        } else {
-            String::new()
-        };
         let _ = writeln!(
             io::stderr(),
-            "[ gdiag sched: {} switches{lost} ]",
-            stream.switches
+            "[ gdiag sched: {}, {} switches, lost {} ]",
+            clock::monotonic().saturating_sub(start),
+            Count(stream.switches),
+            Count(stream.lost)
         );
     }
     if session.seen.target_threads == 0 {
@@ -280,13 +279,13 @@ fn live(
 }
 
 /// Where lines go as they come: each write is whole lines, and is there for the reader at once.
-struct Output {
+pub(super) struct Output {
     file: Option<File>,
     what: String,
 }
 
 impl Output {
-    fn open(options: &SchedOptions) -> Result<Output> {
+    pub(super) fn open(options: &SchedOptions) -> Result<Output> {
         let what = match &options.output {
             None => "cannot write to stdout".to_string(),
             Some(path) => format!("cannot write '{}'", path.display()),
@@ -298,7 +297,7 @@ impl Output {
         })
     }
 
-    fn write<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
+    pub(super) fn write<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
         let mut lines = Vec::new();
         let result = write(&mut lines).and_then(|done| {
             match &mut self.file {

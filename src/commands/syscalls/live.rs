@@ -25,6 +25,9 @@ const STEP: Nanos = Nanos::from_millis(100);
 /// Least time between two looks, however urgent.
 const URGENT_STEP: Nanos = Nanos::from_millis(5);
 
+/// Lines are written out in pieces of so many bytes or a little more.
+const ENOUGH: usize = 64 << 10;
+
 pub(super) struct Run<'a> {
     pub(super) target: &'a Target,
     pub(super) command: &'a [OsString],
@@ -116,11 +119,14 @@ fn watch(
         if now >= next_step || woken.ready {
             let ended = session.step()?;
             printer.calls(&ended)?;
+            printer.finish()?;
             last_step = clock::monotonic();
             next_step = last_step + STEP;
         }
         let due = next_sums.is_some_and(|at| now >= at);
         if (woken.report || due) && options.summary {
+            let ended = session.look()?;
+            printer.calls(&ended)?;
             printer.part(&session)?;
             next_sums = run.interval.map(|interval| clock::monotonic() + interval);
         }
@@ -143,9 +149,9 @@ fn finish(
     if options.summary {
         let sums = session.sums()?;
         count = sums.count();
-        printer.summary(sums, session.seen.lost)?;
+        printer.summary(&sums, session.seen.lost)?;
     }
-    printer.output.flush()?;
+    printer.finish()?;
     let malformed = session.malformed();
     if malformed > 0 && !options.quiet {
         let _ = writeln!(
@@ -175,17 +181,25 @@ fn finish(
     Ok(status::DONE)
 }
 
-struct Printer<'a> {
+/// Writes calls and sums as they were asked for.
+pub(super) struct Printer<'a> {
     options: &'a SyscallsOptions,
     output: Output,
     lines: Lines,
+    /// Lines that are not written yet.
+    text: Vec<u8>,
     printed: u64,
     /// The sums that were printed last.
     before: Option<Summary>,
 }
 
 impl<'a> Printer<'a> {
-    fn new(options: &'a SyscallsOptions, output: Output, start: Nanos, table: Table) -> Self {
+    pub(super) fn new(
+        options: &'a SyscallsOptions,
+        output: Output,
+        start: Nanos,
+        table: Table,
+    ) -> Self {
         Printer {
             options,
             output,
@@ -198,18 +212,19 @@ impl<'a> Printer<'a> {
                 start,
                 table,
             },
+            text: Vec::new(),
             printed: 0,
             before: None,
         }
     }
 
     /// No more lines are wanted.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let most = self.options.max_events;
         most.is_some_and(|most| self.printed >= most)
     }
 
-    fn calls(&mut self, calls: &[Call]) -> Result<()> {
+    pub(super) fn calls(&mut self, calls: &[Call]) -> Result<()> {
         if !self.options.stream {
             return Ok(());
         }
@@ -220,17 +235,25 @@ impl<'a> Printer<'a> {
             if !self.is_wanted(call) {
                 continue;
             }
-            let (lines, json) = (self.lines, self.options.json);
-            self.output.write(|mut out| {
-                if json {
-                    present::write_call(&mut out, call, lines.table)
-                } else {
-                    lines.write(&mut out, call)
-                }
-            })?;
+            if self.options.json {
+                present::write_call(&mut self.text, call, self.lines.table)?;
+            } else {
+                self.lines.write(&mut self.text, call)?;
+            }
             self.printed += 1;
+            if self.text.len() >= ENOUGH {
+                self.write_out()?;
+            }
         }
-        self.output.flush()
+        self.write_out()
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        let text = std::mem::take(&mut self.text);
+        self.output.write(|out| out.write_all(&text))?;
+        self.text = text;
+        self.text.clear();
+        Ok(())
     }
 
     /// The kernel cannot tell of calls whose begin or end it did not see.
@@ -265,11 +288,16 @@ impl<'a> Printer<'a> {
         self.output.flush()
     }
 
-    fn summary(&mut self, now: Summary, lost: u64) -> Result<()> {
+    /// The sums of all.
+    pub(super) fn summary(&mut self, sums: &Summary, lost: u64) -> Result<()> {
         if self.options.stream && !self.options.json {
             self.output.write(|out| out.write_all(b"\n"))?;
         }
-        self.print(&now, lost)
+        self.print(sums, lost)
+    }
+
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.output.flush()
     }
 
     fn print(&mut self, summary: &Summary, lost: u64) -> Result<()> {

@@ -4,6 +4,7 @@
 mod filter;
 mod live;
 mod output;
+mod recorded;
 
 use anyhow::Result;
 
@@ -26,6 +27,8 @@ pub fn run(options: &SyscallsOptions) -> Result<u8> {
                 interval: *interval,
             },
         ),
-        SyscallsSource::Recording { .. } => anyhow::bail!("under construction"),
+        SyscallsSource::Recording { input, from, to } => {
+            recorded::run(options, input, (*from, *to))
+        }
     }
 }

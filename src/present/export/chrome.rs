@@ -437,6 +437,10 @@ impl<W: Write> Sink for Chrome<W> {
         self.name_row(row, &format!("CPU {cpu}"), cpu.0.into())
     }
 
+    fn makes_states(&self) -> bool {
+        false
+    }
+
     fn stay(&mut self, owner: Owner, stay: &Stay<'_>) -> io::Result<()> {
         let row = self.states_of(owner)?;
         let slice = Slice {
@@ -547,7 +551,9 @@ pub(crate) mod tests {
         let file: Json = serde_json::from_slice(bytes).unwrap();
         let mut rows: HashMap<(u64, u64), Vec<(u64, u64)>> = HashMap::new();
         let mut named = Vec::new();
-        let mut flows: HashMap<(String, u64), Vec<(bool, (u64, u64), u64)>> = HashMap::new();
+        // By kind and number: whether it begins there, where, when.
+        type End = (bool, (u64, u64), u64);
+        let mut flows: HashMap<(String, u64), Vec<End>> = HashMap::new();
         let events = file["traceEvents"].as_array().unwrap();
         let lines: Vec<&str> = std::str::from_utf8(bytes).unwrap().lines().collect();
         for (event, line) in events.iter().zip(&lines[1..]) {

@@ -137,7 +137,7 @@ fn verdict(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()>
         page.labelled(
             Paint::Heading,
             "",
-            &format!("{}: {}", verdict.who.to_string(), verdict.says),
+            &format!("{}: {}", verdict.who, verdict.says),
         )?;
         for evidence in &verdict.evidence {
             page.labelled(Paint::Plain, "  ", evidence)?;
@@ -415,7 +415,7 @@ fn cpus(page: &mut Page<'_, impl Write>, summary: &Summary) -> io::Result<()> {
     ]);
     for cpu in &summary.cpus {
         let ran = cpu.ran.iter();
-        let ran = ran.map(|(who, time)| format!("{} {}", who.to_string(), share(*time)));
+        let ran = ran.map(|(who, time)| format!("{who} {}", share(*time)));
         table.row([
             cpu.cpu.to_string(),
             share(cpu.busy),
@@ -463,7 +463,7 @@ fn preemptors(
         let victims = preemptor.victims.iter();
         let victims = victims
             .filter(|victim| victim.1 > 0)
-            .map(|(who, count, _)| format!("{} {}x", who.to_string(), Count(*count)));
+            .map(|(who, count, _)| format!("{who} {}x", Count(*count)));
         let mut cells = vec![preemptor.who.to_string()];
         cells.extend(had.then(|| time(preemptor.had).unwrap_or_else(|| "-".to_string())));
         cells.extend([

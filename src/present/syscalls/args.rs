@@ -29,6 +29,9 @@ pub fn captures(table: Table, numbers: usize) -> Vec<Captures> {
             .zip(args)
             .filter_map(|(arg, &kind)| capture(kind, arg))
             .collect();
+        if args.is_empty() {
+            wanted.push(Capture::NoArguments);
+        }
         // When there is no room for all, paths say the most.
         wanted.sort_by_key(|capture| !matches!(capture, Capture::Text { .. }));
         for (place, capture) in captures.iter_mut().zip(wanted) {
@@ -582,7 +585,8 @@ mod tests {
         let all = captures(table, 512);
         assert_eq!(all[0][0], Some(Capture::File { arg: 0 }));
         assert_eq!(all[257][0], Some(Capture::Text { arg: 1 }));
-        assert_eq!(all[39], Captures::default());
+        assert_eq!(all[39][0], Some(Capture::NoArguments));
+        assert_eq!(all[511], Captures::default());
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{args, errno};
 use crate::analyse::syscalls as sums;
 use crate::event::{Pid, Tid};
+use crate::model::signature;
 use crate::model::syscall::Table;
 use crate::pipeline::syscalls::Call;
 use crate::units::Nanos;
@@ -37,6 +38,7 @@ pub fn write_call(out: &mut impl Write, call: &Call, table: Table) -> io::Result
         _ => None,
     };
     let args = call.args.as_ref();
+    let has_none = signature::of(&name).is_some_and(<[_]>::is_empty);
     let document = CallDoc {
         start_ns: call.start.map(Nanos::as_u64),
         end_ns: call.end.0,
@@ -45,7 +47,10 @@ pub fn write_call(out: &mut impl Write, call: &Call, table: Table) -> io::Result
         tid: call.tid.0,
         comm: &call.comm,
         name: &name,
-        args: args.map(|known| args::texts(&name, call.number, known)),
+        args: match args {
+            Some(known) => Some(args::texts(&name, call.number, known)),
+            None => has_none.then(Vec::new),
+        },
         result: call.result,
         error: call
             .result

@@ -109,6 +109,7 @@ mod tests {
             start: Some(Nanos(3_500_000)),
             end: Nanos(3_517_400),
             result,
+            goes_on: false,
             args: None,
         }
     }

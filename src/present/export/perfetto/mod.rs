@@ -444,7 +444,11 @@ impl<W: Write> Sink for Perfetto<W> {
         self.flush_bundle()
     }
 
-    /// Readers make states from turns and wakes.
+    /// The reader does.
+    fn makes_states(&self) -> bool {
+        true
+    }
+
     fn stay(&mut self, _: Owner, _: &Stay<'_>) -> io::Result<()> {
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::analyse::tracks::Left;
 
 /// The packets of a file.
-pub(crate) fn packets(mut bytes: &[u8]) -> Vec<TracePacket> {
+fn packets(mut bytes: &[u8]) -> Vec<TracePacket> {
     let mut packets = Vec::new();
     while !bytes.is_empty() {
         assert_eq!(bytes[0], PACKET_KEY);

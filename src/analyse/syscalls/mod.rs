@@ -2,6 +2,8 @@
 //! is in a recording, and for the presentation.
 #![forbid(unsafe_code)]
 
+pub mod recorded;
+
 use std::collections::BTreeMap;
 
 use crate::event::{Pid, Tid};
