@@ -222,34 +222,54 @@ impl Triggers {
                     self.waited(Trigger::Wait(least), least, e.tid, e.start, e.end);
                 }
             }
-            _ => {
+            Event::Define(_)
+            | Event::Device(_)
+            | Event::GpuOp(_)
+            | Event::ApiCall(_)
+            | Event::Shim(_)
+            | Event::Loss(_) => {
                 if let Some(gap) = self.gap {
                     self.gpu_event(event, gap);
                 }
             }
+            Event::Task(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::SysCall(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => {}
         }
     }
 
     fn gpu_event(&mut self, event: &Event, gap: Nanos) {
-        match event {
-            Event::Define(Define::Name { id, text }) => {
-                if text.starts_with("GPU-") || text.starts_with("MIG-") {
-                    self.uuids.insert(*id, text.clone());
-                }
+        if let Event::Define(Define::Name { id, text }) = event {
+            if text.starts_with("GPU-") || text.starts_with("MIG-") {
+                self.uuids.insert(*id, text.clone());
             }
-            Event::Device(e) => {
-                let next = self.devices.len();
-                let gpu = match self.uuids.get(&e.uuid) {
-                    Some(uuid) => *self.known.entry(uuid.clone()).or_insert(next),
-                    None => next,
-                };
-                let gpu = *self.gpus.entry((e.pid, e.id)).or_insert(gpu);
-                self.device(gpu).users.insert(e.pid);
-                self.ended.remove(&e.pid);
-            }
-            Event::GpuOp(e) => self.operation(e, gap),
-            Event::ApiCall(e) => self.call(e),
-            Event::Shim(e) => match e.state {
+        } else if let Event::Device(e) = event {
+            let next = self.devices.len();
+            let gpu = match self.uuids.get(&e.uuid) {
+                Some(uuid) => *self.known.entry(uuid.clone()).or_insert(next),
+                None => next,
+            };
+            let gpu = *self.gpus.entry((e.pid, e.id)).or_insert(gpu);
+            self.device(gpu).users.insert(e.pid);
+            self.ended.remove(&e.pid);
+        } else if let Event::GpuOp(e) = event {
+            self.operation(e, gap);
+        } else if let Event::ApiCall(e) = event {
+            self.call(e);
+        } else if let Event::Shim(e) = event {
+            match e.state {
                 ShimState::Active => {
                     if let Some(since) = self.silent.remove(&e.pid) {
                         self.unknown(Some(e.pid), since, e.ts, gap);
@@ -258,15 +278,15 @@ impl Triggers {
                 ShimState::Dormant | ShimState::Paused | ShimState::Busy | ShimState::Failed => {
                     self.silent.entry(e.pid).or_insert(e.ts);
                 }
-            },
-            Event::Loss(e) => match e.source {
+            }
+        } else if let Event::Loss(e) = event {
+            match e.source {
                 LossSource::ShimRing(pid) | LossSource::Cupti(pid) => {
                     self.unknown(Some(pid), e.from, e.to, gap);
                 }
                 LossSource::ClockStep => self.unknown(None, e.from, e.to, gap),
                 LossSource::Bpf(_) => {}
-            },
-            _ => {}
+            }
         }
     }
 

@@ -297,7 +297,10 @@ impl Output {
         })
     }
 
-    pub(super) fn write<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
+    pub(super) fn write<T>(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+    ) -> Result<T> {
         let mut lines = Vec::new();
         let result = write(&mut lines).and_then(|done| {
             match &mut self.file {
