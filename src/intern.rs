@@ -193,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_forgotten_is_defined_again_under_another_id() {
+        let mut names = Names::default();
+        let before = names.name("a", &mut |_| {});
+        names.forget();
+        let mut defined = 0;
+        let after = names.name("a", &mut |_| defined += 1);
+        assert!(after > before);
+        assert_eq!(defined, 1);
+    }
+
+    #[test]
     fn equal_stacks_share_an_id() {
         let mut stacks = Stacks::default();
         let mut defined = 0;

@@ -88,20 +88,24 @@ impl Fired {
     /// Told with times from `start` on, at `now`.
     pub fn text(&self, start: Nanos, now: Nanos) -> String {
         let took = self.end.unwrap_or(now).saturating_sub(self.start);
-        let what = match (self.trigger, self.who) {
-            (Trigger::Gap(_), Who::Gpu(gpu)) => format!("gap of {took} on GPU {gpu}"),
-            (Trigger::Gap(_), Who::Thread(tid)) => format!("gap of {took} of thread {tid}"),
-            (Trigger::RunQueue(_), Who::Thread(tid)) => {
-                format!("thread {tid} waited {took} for a CPU,")
-            }
-            (Trigger::Wait(_), Who::Thread(tid)) => format!("thread {tid} waited {took},"),
-            (Trigger::RunQueue(_) | Trigger::Wait(_), Who::Gpu(gpu)) => {
-                format!("GPU {gpu} waited {took},")
-            }
+        let since = |at: Nanos| at.saturating_sub(start);
+        let who = match self.who {
+            Who::Gpu(gpu) => format!("GPU {gpu}"),
+            Who::Thread(tid) => format!("thread {tid}"),
         };
-        match self.end {
-            Some(end) => format!("{what} ended at +{}", end.saturating_sub(start)),
-            None => format!("{what} lasts since +{}", self.start.saturating_sub(start)),
+        match (self.trigger, self.end) {
+            (Trigger::Gap(_), Some(end)) => {
+                format!("gap of {took} on {who} ended at +{}", since(end))
+            }
+            (Trigger::Gap(_), None) => {
+                format!("gap of {took} on {who} lasts since +{}", since(self.start))
+            }
+            (Trigger::RunQueue(_), _) => {
+                format!("{who} waited {took} for a CPU from +{}", since(self.start))
+            }
+            (Trigger::Wait(_), _) => {
+                format!("{who} waited {took} from +{}", since(self.start))
+            }
         }
     }
 }
@@ -218,34 +222,54 @@ impl Triggers {
                     self.waited(Trigger::Wait(least), least, e.tid, e.start, e.end);
                 }
             }
-            _ => {
+            Event::Define(_)
+            | Event::Device(_)
+            | Event::GpuOp(_)
+            | Event::ApiCall(_)
+            | Event::Shim(_)
+            | Event::Loss(_) => {
                 if let Some(gap) = self.gap {
                     self.gpu_event(event, gap);
                 }
             }
+            Event::Task(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::SysCall(_)
+            | Event::Stall(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => {}
         }
     }
 
     fn gpu_event(&mut self, event: &Event, gap: Nanos) {
-        match event {
-            Event::Define(Define::Name { id, text }) => {
-                if text.starts_with("GPU-") || text.starts_with("MIG-") {
-                    self.uuids.insert(*id, text.clone());
-                }
+        if let Event::Define(Define::Name { id, text }) = event {
+            if text.starts_with("GPU-") || text.starts_with("MIG-") {
+                self.uuids.insert(*id, text.clone());
             }
-            Event::Device(e) => {
-                let next = self.devices.len();
-                let gpu = match self.uuids.get(&e.uuid) {
-                    Some(uuid) => *self.known.entry(uuid.clone()).or_insert(next),
-                    None => next,
-                };
-                let gpu = *self.gpus.entry((e.pid, e.id)).or_insert(gpu);
-                self.device(gpu).users.insert(e.pid);
-                self.ended.remove(&e.pid);
-            }
-            Event::GpuOp(e) => self.operation(e, gap),
-            Event::ApiCall(e) => self.call(e),
-            Event::Shim(e) => match e.state {
+        } else if let Event::Device(e) = event {
+            let next = self.devices.len();
+            let gpu = match self.uuids.get(&e.uuid) {
+                Some(uuid) => *self.known.entry(uuid.clone()).or_insert(next),
+                None => next,
+            };
+            let gpu = *self.gpus.entry((e.pid, e.id)).or_insert(gpu);
+            self.device(gpu).users.insert(e.pid);
+            self.ended.remove(&e.pid);
+        } else if let Event::GpuOp(e) = event {
+            self.operation(e, gap);
+        } else if let Event::ApiCall(e) = event {
+            self.call(e);
+        } else if let Event::Shim(e) = event {
+            match e.state {
                 ShimState::Active => {
                     if let Some(since) = self.silent.remove(&e.pid) {
                         self.unknown(Some(e.pid), since, e.ts, gap);
@@ -254,15 +278,15 @@ impl Triggers {
                 ShimState::Dormant | ShimState::Paused | ShimState::Busy | ShimState::Failed => {
                     self.silent.entry(e.pid).or_insert(e.ts);
                 }
-            },
-            Event::Loss(e) => match e.source {
+            }
+        } else if let Event::Loss(e) = event {
+            match e.source {
                 LossSource::ShimRing(pid) | LossSource::Cupti(pid) => {
                     self.unknown(Some(pid), e.from, e.to, gap);
                 }
                 LossSource::ClockStep => self.unknown(None, e.from, e.to, gap),
                 LossSource::Bpf(_) => {}
-            },
-            _ => {}
+            }
         }
     }
 

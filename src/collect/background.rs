@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context as _, Result};
 use nix::fcntl::OFlag;
@@ -56,8 +56,24 @@ pub fn split() -> Result<Side> {
             match unsafe { fork() }.context("cannot fork")? {
                 // SAFETY: ends this process without running anything of the other's.
                 ForkResult::Parent { .. } => unsafe { libc::_exit(0) },
-                ForkResult::Child => Ok(Side::Background(Starter { pipe: write.into() })),
+                ForkResult::Child => {
+                    let_go(&write);
+                    Ok(Side::Background(Starter { pipe: write.into() }))
+                }
             }
+        }
+    }
+}
+
+/// Closes what a script has open in its children, locks and pipes: all but the terminal and `kept`.
+fn let_go(kept: &OwnedFd) {
+    const FIRST: u32 = 3;
+    let kept = kept.as_raw_fd().unsigned_abs();
+    for (from, to) in [(FIRST, kept.saturating_sub(1)), (kept + 1, u32::MAX)] {
+        if from <= to {
+            // Before Linux 5.9 they stay.
+            // SAFETY: this process has just begun, and has opened nothing but `kept`.
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
         }
     }
 }

@@ -10,7 +10,6 @@ pub mod api;
 pub mod cpu;
 pub mod frame_text;
 pub mod frames;
-pub mod fxhash;
 pub mod gpu;
 pub mod names;
 pub mod ops;
@@ -28,9 +27,10 @@ use crate::event::{
 use crate::store::meta::{Meta, Summary, TargetMode};
 use crate::units::Nanos;
 
+pub use crate::fxhash;
+use crate::fxhash::FxHashMap;
 use cpu::CpuLog;
 use frames::CallTraits;
-use fxhash::FxHashMap;
 use gpu::GpuLog;
 use names::Names;
 use samples::SampleMark;

@@ -11,6 +11,7 @@ use crate::event::{
     CallStackId, ClockPair, Define, Device, DeviceId, Event, Exit, Frame, FrameId, NameId, OpKind,
     Pid, Probes, Process, Shim, StackId, Task, TaskReason, TaskState, Tid,
 };
+use crate::fxhash::FxHashMap;
 use crate::units::Nanos;
 
 /// A thread that has not ended, and what it does since when.
@@ -25,7 +26,7 @@ struct Thread {
 /// What was so when the part begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
-    threads: HashMap<Tid, Thread>,
+    threads: FxHashMap<Tid, Thread>,
     /// How many of `threads` each process has.
     alive: HashMap<Pid, usize>,
     /// Facts that hold all the time, whenever they were found out.

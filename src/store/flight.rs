@@ -134,16 +134,13 @@ impl Open {
         if !is_noted(event) {
             self.last = self.last.max(event.ts().unwrap_or_default());
         }
-        match event {
-            Event::Define(define) => {
-                self.defines = true;
-                self.used.made_of(define);
-            }
-            Event::GpuOp(op) => {
-                let lowest = self.operations.entry(op.pid).or_insert(op.correlation);
-                *lowest = op.correlation.min(*lowest);
-            }
-            _ => {}
+        if let Event::Define(define) = event {
+            self.defines = true;
+            self.used.made_of(define);
+        }
+        if let Event::GpuOp(op) = event {
+            let lowest = self.operations.entry(op.pid).or_insert(op.correlation);
+            *lowest = op.correlation.min(*lowest);
         }
     }
 
@@ -258,11 +255,14 @@ impl Past {
 
     /// Takes over what is needed of an event that goes; `reach` is what reaches into the window.
     fn take(&mut self, event: &Event, reach: &Range) {
-        let is_kept = match event {
-            Event::Define(_) => return self.open.push(event),
-            Event::ApiCall(_) => true,
-            _ => reach.keeps(event),
-        };
+        if let Event::Define(_) = event {
+            return self.open.push(event);
+        }
+        // Most of all, and over at once.
+        if let Event::Switch(_) | Event::Waking(_) = event {
+            return self.before.event(event, Nanos::MAX);
+        }
+        let is_kept = matches!(event, Event::ApiCall(_)) || reach.keeps(event);
         let ts = event.ts().unwrap_or_default();
         if is_kept && is_noted(event) && ts >= self.until {
             self.noted = Some(self.noted.map_or(ts, |noted| noted.min(ts)));

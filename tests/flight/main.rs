@@ -262,6 +262,48 @@ fn a_killed_recorder_leaves_nothing_and_the_job_goes_on() {
 }
 
 #[test]
+fn it_keeps_nothing_of_whoever_started_it() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let sleeper = Process::start(Command::new("sleep").arg("300"));
+    let name = new_name();
+    // As a script that holds a lock does.
+    let script = format!(
+        "exec 9>lock; exec {} start --name {name} -p {}",
+        env!("CARGO_BIN_EXE_gdiag"),
+        sleeper.pid()
+    );
+    let output = Command::new("timeout")
+        .args(["60", "sh", "-c", &script])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (status, line, errors) = said(&output);
+    assert_eq!(status, Some(0), "{errors}");
+    let recorder = Recorder::named(name, &line);
+    let proc = |file: &str| format!("/proc/{}/{file}", recorder.pid);
+    assert_eq!(fs::read_link(proc("cwd")).unwrap(), Path::new("/"));
+    for entry in fs::read_dir(proc("fd")).unwrap().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        assert!(!target.starts_with(dir.path()), "{target:?}");
+        if ["0", "1", "2"].iter().any(|fd| entry.file_name() == *fd) {
+            assert_eq!(target, Path::new("/dev/null"));
+        }
+    }
+    let stat = fs::read_to_string(proc("stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = rest.split(' ').collect();
+    // It leads no session, and has no terminal.
+    assert_ne!(fields[3], recorder.pid.to_string());
+    assert_eq!(fields[4], "0");
+}
+
+#[test]
 fn a_signal_ends_it_cleanly() {
     if !can_run() {
         return;

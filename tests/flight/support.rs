@@ -144,6 +144,11 @@ impl Recorder {
             .unwrap();
         let (status, line, errors) = said(&output);
         assert_eq!(status, Some(0), "{errors}");
+        Recorder::named(name, &line)
+    }
+
+    /// The one that said `line` when it was started.
+    pub fn named(name: String, line: &str) -> Recorder {
         assert!(
             line.starts_with(&format!("gdiag: flight recorder '{name}' runs (pid ")),
             "{line}"

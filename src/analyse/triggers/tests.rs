@@ -268,7 +268,7 @@ fn a_text_says_what_and_when() {
     };
     assert_eq!(
         queue.text(ms(500), ms(2_000)),
-        "thread 9 waited 73.0 ms for a CPU, ended at +573 ms"
+        "thread 9 waited 73.0 ms for a CPU from +500 ms"
     );
     assert_eq!(queue.trigger.to_string(), "runq>20.0ms");
 }

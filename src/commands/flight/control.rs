@@ -5,6 +5,7 @@
 //! one: so each side asks the kernel who the other is, and talks to its own user and to root only.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -235,52 +236,56 @@ enum Look {
 }
 
 fn serve(listener: &UnixListener, sender: &SyncSender<Caller>) {
-    let mut pending: Vec<Pending> = Vec::new();
+    let mut pending: VecDeque<Pending> = VecDeque::new();
+    // Of too many requests, the last are turned away.
+    let pass_on = |ask, one: Pending| {
+        let _ = sender.try_send(Caller {
+            stream: one.stream,
+            ask,
+            file: one.file,
+        });
+    };
     loop {
-        let ready = wait(listener, &pending);
+        let mut ready = wait(listener, &pending).into_iter();
+        let accepts = ready.next().unwrap_or(false);
         let now = Instant::now();
-        let mut index = 0;
-        let looked = std::mem::take(&mut pending);
-        for mut one in looked {
-            index += 1;
-            let look = if ready.get(index).copied().unwrap_or(false) {
+        for mut one in std::mem::take(&mut pending) {
+            let look = if ready.next().unwrap_or(false) {
                 one.look()
             } else {
                 Look::More
             };
             match look {
-                Look::More if now < one.deadline => pending.push(one),
+                Look::More if now < one.deadline => pending.push_back(one),
                 Look::More | Look::Over => {}
-                Look::Whole(ask) => {
-                    // Of too many, the last are turned away.
-                    let _ = sender.try_send(Caller {
-                        stream: one.stream,
-                        ask,
-                        file: one.file,
-                    });
+                Look::Whole(ask) => pass_on(ask, one),
+            }
+        }
+        // Not all at once: there may be no end of them.
+        for _ in 0..if accepts { CONNECTIONS } else { 0 } {
+            match listener.accept() {
+                Ok((stream, _)) => pending.extend(Pending::new(stream)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // No descriptors, perhaps: it would be ready again at once.
+                    std::thread::sleep(Duration::from_millis(10));
+                    break;
                 }
             }
         }
-        while let Ok((stream, _)) = listener.accept() {
-            let trusted = peer(&stream).is_ok_and(|peer| is_trusted(peer.uid()));
-            if !trusted || stream.set_nonblocking(true).is_err() {
-                continue;
+        while pending.len() > CONNECTIONS {
+            let Some(mut oldest) = pending.pop_front() else {
+                break;
+            };
+            if let Look::Whole(ask) = oldest.look() {
+                pass_on(ask, oldest);
             }
-            if pending.len() >= CONNECTIONS {
-                pending.remove(0);
-            }
-            pending.push(Pending {
-                stream,
-                line: Vec::new(),
-                file: None,
-                deadline: Instant::now() + PATIENCE,
-            });
         }
     }
 }
 
 /// Whether there is something to do: at the listener, and at each connection.
-fn wait(listener: &UnixListener, pending: &[Pending]) -> Vec<bool> {
+fn wait(listener: &UnixListener, pending: &VecDeque<Pending>) -> Vec<bool> {
     let mut fds = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     let streams = pending.iter().map(|one| one.stream.as_fd());
     fds.extend(streams.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
@@ -303,6 +308,18 @@ fn wait(listener: &UnixListener, pending: &[Pending]) -> Vec<bool> {
 }
 
 impl Pending {
+    /// `None` for somebody who may not ask.
+    fn new(stream: UnixStream) -> Option<Pending> {
+        let peer = peer(&stream).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        is_trusted(peer.uid()).then(|| Pending {
+            stream,
+            line: Vec::new(),
+            file: None,
+            deadline: Instant::now() + PATIENCE,
+        })
+    }
+
     fn look(&mut self) -> Look {
         let mut bytes = [0; LONGEST];
         match passing::receive(&self.stream, &mut bytes) {

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, Receiver, TryRecvError};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nix::sys::resource::{getrusage, UsageWho};
@@ -37,6 +38,9 @@ const RATE: usize = 5;
 
 /// Messages that are kept for `stat`.
 const MESSAGES: usize = 10;
+
+/// A snapshot may take so long to write when nothing else is to be done any more.
+const WRITTEN: Duration = Duration::from_secs(60);
 
 /// Requests that wait while a snapshot is written.
 const MOST_ASKED: usize = 16;
@@ -382,16 +386,19 @@ impl Keeper {
                 (Goal::Caller(caller), file.map(Place::Open))
             }
         };
-        let Some(place) = place else { return Ok(()) };
+        let Some(place) = place else {
+            self.tell(goal, Err("there is no file to write to".to_string()));
+            return Ok(());
+        };
         let work = move || {
             // Without anyone to hear of it, there is nothing to do.
             let _ = sender.send(write_to(place, held, &meta, &summary, from));
         };
-        std::thread::Builder::new()
-            .name("gdiag-snapshot".to_string())
-            .spawn(work)
-            .context("cannot start a thread")?;
-        self.writing = Some(Writing { result, to: goal });
+        let thread = std::thread::Builder::new().name("gdiag-snapshot".to_string());
+        match thread.spawn(work) {
+            Ok(_) => self.writing = Some(Writing { result, to: goal }),
+            Err(e) => self.tell(goal, Err(format!("cannot start a thread: {e}"))),
+        }
         Ok(())
     }
 
@@ -407,7 +414,11 @@ impl Keeper {
         let Some(writing) = &self.writing else { return };
         let gone = || Err("the thread that wrote it has failed".to_string());
         let result = if wait {
-            writing.result.recv().unwrap_or_else(|_| gone())
+            match writing.result.recv_timeout(WRITTEN) {
+                Ok(result) => result,
+                Err(RecvTimeoutError::Timeout) => Err("it takes too long to write".to_string()),
+                Err(RecvTimeoutError::Disconnected) => gone(),
+            }
         } else {
             match writing.result.try_recv() {
                 Ok(result) => result,
@@ -415,13 +426,17 @@ impl Keeper {
                 Err(TryRecvError::Disconnected) => gone(),
             }
         };
-        let Some(writing) = self.writing.take() else {
-            return;
-        };
+        if let Some(writing) = self.writing.take() {
+            self.tell(writing.to, result);
+        }
+    }
+
+    /// What has come of a snapshot.
+    fn tell(&mut self, goal: Goal, result: Result<Written, String>) {
         if result.is_ok() {
             self.written += 1;
         }
-        match (writing.to, result) {
+        match (goal, result) {
             (Goal::File { path, why }, Ok(written)) => {
                 let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
                 let size = Bytes(written.bytes);
