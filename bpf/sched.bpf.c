@@ -354,6 +354,9 @@ static __always_inline int on_switch(struct task_struct *prev, struct task_struc
 		n = bpf_task_storage_get(&tasks, next, 0, 0);
 	pt = is_recorded(p);
 	nt = is_recorded(n);
+	/* On its way to sleep, but preempted: it goes on, whatever its state says. */
+	if (preempt)
+		state = 0;
 	waiting[cpu & (MAX_CPUS - 1)].idle = !next->pid;
 	watched = *waiting_on(cpu) > 0;
 	if (!pt && !nt && !watched && !cfg.all)

@@ -1,7 +1,7 @@
 //! What other tracers get wrong in scripts: each live command, in each such situation, with its status
 //! and what it says. docs/coming-from-perf.md has the table of what the others do.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
 #[path = "scenarios/machine.rs"]
 #[allow(dead_code)] // The GPU is not needed here.
