@@ -82,8 +82,9 @@ fn parse_memory(text: &str) -> Result<Bytes, String> {
 
 /// Start the flight recorder: record into memory, where the newest overwrites the oldest
 ///
-/// It runs in the background until `gdiag stop`, or until its targets have ended. `gdiag snapshot`, the
-/// signal USR2 and the events of --snapshot-on write what is in memory to a recording.
+/// It runs in the background until `gdiag stop`. `gdiag snapshot`, the signal USR2 and the events of
+/// --snapshot-on write what is in memory to a recording. When its targets have ended, it holds what it
+/// has until it is asked for; with --snapshot-on it writes that, and ends.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "gdiag start <-p PID[,PID]... | -G PATH[,PATH]... | --container ID | -a> [OPTIONS]",
