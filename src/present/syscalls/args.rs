@@ -491,7 +491,12 @@ mod tests {
     fn a_futex_has_the_arguments_of_its_command() {
         let time = block(BYTES, 3, 0, &bytes_of(&[1, 500_000_000]));
         assert_eq!(
-            said("futex", [0x1000, 128, 2, 0x10, 0, 0], std::slice::from_ref(&time), &[]),
+            said(
+                "futex",
+                [0x1000, 128, 2, 0x10, 0, 0],
+                std::slice::from_ref(&time),
+                &[]
+            ),
             "0x1000, FUTEX_WAIT_PRIVATE, 2, {1.50 s}"
         );
         assert_eq!(
