@@ -16,7 +16,7 @@ pub const REASONS: usize = why::GDIAG_OFF_REASONS.0 as usize;
 
 /// The first ones are waits for a CPU.
 const RUNNABLE: usize = why::GDIAG_OFF_YIELDED.0 as usize + 1;
-const NEW: u8 = why::GDIAG_OFF_NEW.0 as u8;
+const WOKEN: u8 = why::GDIAG_OFF_WOKEN.0 as u8;
 const THROTTLED: u8 = why::GDIAG_OFF_THROTTLED.0 as u8;
 
 /// `GDIAG_BY_THREAD` and `GDIAG_BY_INTERRUPT`.
@@ -483,7 +483,7 @@ fn unseen(r: &types::gdiag_thread_sum, raw: &Raw, task: Option<u64>) -> Option<S
     }
     match late(u32::from(s.late)) {
         late::GDIAG_LATE_RAN => Some(State::Running(since)),
-        late::GDIAG_LATE_WAITED => Some(off(NEW, None)),
+        late::GDIAG_LATE_WAITED => Some(off(WOKEN, None)),
         late::GDIAG_LATE_SLEPT => Some(off(s.reason, None)),
         _ if has(flags::GDIAG_SUM_ENDED) => None,
         _ if has(flags::GDIAG_SUM_ON_CPU) => (task == Some(0)).then_some(State::Running(since)),
@@ -505,9 +505,10 @@ fn sums(s: &types::gdiag_thread_sums) -> Sums {
         s.runqs.iter().map(|&n| u64::from(n)),
     );
     let first = Nanos(s.first_wait_ns);
-    let new = &mut off[usize::from(NEW)];
-    new.total += first;
-    new.max = new.max.max(first);
+    // What it was that ended before the start is not known.
+    let woken = &mut off[usize::from(WOKEN)];
+    woken.total += first;
+    woken.max = woken.max.max(first);
     let whole = s.run_ns.saturating_sub(s.first_run_ns);
     let runs = Histogram::from_parts(
         s.run_count,
@@ -671,7 +672,7 @@ mod tests {
             })
         };
         assert_eq!(state(late::GDIAG_LATE_RAN), Some(State::Running(since)));
-        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_NEW));
+        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_WOKEN));
         assert_eq!(state(late::GDIAG_LATE_SLEPT), off(why::GDIAG_OFF_POLL));
     }
 
@@ -705,14 +706,18 @@ mod tests {
         (r.sums.run_min_ns, r.sums.run_max_ns) = (500, 500);
         r.sums.runs[17] = 1;
         r.sums.first_wait_ns = 70;
-        r.sums.off[usize::from(NEW)].count = 1;
-        r.sums.off[usize::from(NEW)].total_ns = 5;
+        r.sums.off[usize::from(WOKEN)].count = 1;
+        r.sums.off[usize::from(WOKEN)].total_ns = 5;
         let sums = only(as_bytes(&r)).sums;
         assert_eq!(sums.run, Nanos(900));
         assert_eq!((sums.runs.count, sums.runs.total), (1, Nanos(500)));
         assert_eq!((sums.runq.count, sums.runq.total), (1, Nanos(5)));
-        let new = sums.off[usize::from(NEW)];
-        assert_eq!((new.count, new.total, new.max), (1, Nanos(75), Nanos(70)));
+        let woken = sums.off[usize::from(WOKEN)];
+        assert_eq!(
+            (woken.count, woken.total, woken.max),
+            (1, Nanos(75), Nanos(70))
+        );
+        assert!(!sums.off[why::GDIAG_OFF_NEW.0 as usize].any());
     }
 
     #[test]
