@@ -630,3 +630,25 @@ fn interrupts_take_no_longer_than_the_watch() {
     assert!(irq.iter().sum::<u64>() > 0, "{irq:?}");
     assert!(irq.iter().all(|&ns| ns < window), "{irq:?} of {window}");
 }
+
+#[test]
+fn in_a_pid_namespace_a_thread_has_the_number_that_it_has_there() {
+    if !can_watch() {
+        return;
+    }
+    let gdiag = env!("CARGO_BIN_EXE_gdiag");
+    let inside = "sleep 60 & \"$0\" sched -q --json -p $! -t $! -d 100ms; kill $!";
+    let watched = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["sh", "-c", inside, gdiag])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&watched.stderr);
+    if errors.starts_with("unshare") {
+        eprintln!("skipped: no namespaces here");
+        return;
+    }
+    let summary: Value =
+        serde_json::from_slice(&watched.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    assert_eq!(summary["threads"].as_array().unwrap().len(), 1);
+}
