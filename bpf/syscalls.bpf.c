@@ -13,7 +13,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-
 /* The sums that threads share come first: one for each number. Sum 0 is none. */
 #define SHARED_SUMS GDIAG_SYSCALLS
 
