@@ -25,6 +25,9 @@ char LICENSE[] SEC("license") = "GPL";
 /* stopped, traced, parked, frozen */
 #define TASK_STOPS (0x04 | 0x08 | 0x40 | 0x8000)
 
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, val) (*(volatile typeof(x) *)&(x) = (val))
+
 /* A wake may be stamped just before the switch-out that it ends, on another CPU. */
 #define EARLY_WAKE_NS 50000
 
@@ -139,9 +142,15 @@ static __always_inline bool is_watching(void)
 	return start_ns && !stop_ns;
 }
 
+/* Of two CPUs, whose clocks may differ by a little. */
+static __always_inline u64 span(u64 from, u64 to)
+{
+	return to > from ? to - from : 0;
+}
+
 static __always_inline bool counts_on(u32 cpu)
 {
-	return !cfg.some_cpus || cfg.counted[cpu & (MAX_CPUS - 1)];
+	return !cfg.some_cpus || (cpu < MAX_CPUS && cfg.counted[cpu & (MAX_CPUS - 1)]);
 }
 
 static __always_inline struct gdiag_thread_sums *sums_of(struct task_struct *t)
@@ -167,7 +176,7 @@ static __always_inline bool is_runnable(struct task_struct *t, bool preempt, u32
 	if (!t->on_rq)
 		return false;
 	/* Since 6.12 a sleeper may stay on the queue for a while. */
-	return bpf_core_field_exists(t->se.sched_delayed) && !t->se.sched_delayed;
+	return !bpf_core_field_exists(t->se.sched_delayed) || !t->se.sched_delayed;
 }
 
 /* Why a thread sleeps. (Here and below: the verifier does not see all that the compiler knows.) */
@@ -196,10 +205,9 @@ static __always_inline u8 sleep_reason(struct task_struct *t, u32 state)
 }
 
 /* Why a thread that could go on lost its CPU. */
-static __always_inline u8 taken_reason(struct task_struct *t, struct task_struct *next)
+static __always_inline u8 taken_reason(struct task_struct *t)
 {
-	/* There is nobody else: it is a quota, of deadline or real-time threads too, or of core scheduling. */
-	if (!next->pid || is_throttled(t))
+	if (is_throttled(t))
 		return GDIAG_OFF_THROTTLED;
 	return syscall_nr(t) == SYSCALL_SCHED_YIELD ? GDIAG_OFF_YIELDED : GDIAG_OFF_PREEMPTED;
 }
@@ -326,7 +334,7 @@ static __always_inline void leave(struct gdiag_cpu_sums *c, struct gdiag_thread_
 	d->seq++;
 	barrier();
 	if (d->on || !d->seen) {
-		ran = now - (d->on ? d->on_ns : start_ns);
+		ran = span(d->on ? d->on_ns : start_ns, now);
 		place(c, d, t->pid, cpu);
 		if (counts) {
 			d->run_ns += ran;
@@ -343,7 +351,7 @@ static __always_inline void leave(struct gdiag_cpu_sums *c, struct gdiag_thread_
 	d->seen = 1;
 	d->off_ns = now;
 	if (is_runnable(t, preempt, state)) {
-		d->reason = taken_reason(t, next);
+		d->reason = taken_reason(t);
 		d->preemptor = next->pid;
 		d->involuntary += counts;
 	} else if (!(state & TASK_DEAD)) {
@@ -357,7 +365,7 @@ static __always_inline void leave(struct gdiag_cpu_sums *c, struct gdiag_thread_
 /* It gets a CPU that it could have used since `since`. */
 static __always_inline void add_wait(struct gdiag_thread_sums *d, u8 reason, u64 since, u64 now, u32 behind)
 {
-	u64 wait = now - since;
+	u64 wait = span(since, now);
 
 	add(d, reason, wait, 1);
 	count(d->runqs, wait);
@@ -377,17 +385,18 @@ static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_threa
 	u8 reason = d->reason;
 
 	if (!d->seen && woken < off) {
-		d->first_wait_ns = now - off;
+		d->first_wait_ns = span(off, now);
 		return;
 	}
 	if (reason == GDIAG_OFF_THROTTLED) {
 		/* It ends without a waking. */
-		add(d, reason, now - off, 1);
+		add(d, reason, span(off, now), 1);
 		return;
 	}
 	if (reason <= GDIAG_OFF_YIELDED) {
-		if (reason == GDIAG_OFF_PREEMPTED)
-			add_taker(d, tid, now - off);
+		/* Whom the idle task follows was moved, or held back by another rule than a quota. */
+		if (reason == GDIAG_OFF_PREEMPTED && d->preemptor)
+			add_taker(d, tid, span(off, now));
 		add_wait(d, reason, off, now, behind);
 		return;
 	}
@@ -397,7 +406,7 @@ static __always_inline void add_off(struct gdiag_cpu_sums *c, struct gdiag_threa
 		woken = off;
 	} else {
 		/* BPF does not run everywhere: since when it could run is not known. */
-		add(d, reason, now - off, 1);
+		add(d, reason, span(off, now), 1);
 		c->missed++;
 		return;
 	}
@@ -426,6 +435,15 @@ static __always_inline void arrive(struct gdiag_cpu_sums *c, struct gdiag_thread
 	d->seq++;
 }
 
+/* Its numbers where gdiag runs. */
+static __always_inline void proc_ids(struct task_struct *t, u32 *tid, u32 *pid)
+{
+	u32 inner;
+
+	ids(BPF_CORE_READ(t, thread_pid), &inner, tid);
+	ids(BPF_CORE_READ(t, group_leader, thread_pid), &inner, pid);
+}
+
 static __always_inline struct gdiag_thread_sum *my_scratch(u32 of)
 {
 	return bpf_map_lookup_elem(&scratch, &of);
@@ -439,6 +457,7 @@ static __always_inline void describe(struct gdiag_thread_sum *r, struct task_str
 	r->size = sizeof(*r);
 	r->tid = t->pid;
 	r->pid = t->tgid;
+	proc_ids(t, &r->proc_tid, &r->proc_pid);
 	r->prio = t->prio;
 	r->now_ns = now;
 	r->start_ns = t->start_time;
@@ -450,12 +469,12 @@ static __always_inline void describe(struct gdiag_thread_sum *r, struct task_str
 		r->flags |= GDIAG_SUM_OWN;
 	if (t->on_cpu)
 		r->flags |= GDIAG_SUM_ON_CPU;
-	r->reason = is_runnable(t, false, state) ? GDIAG_OFF_NEW : sleep_reason(t, state);
+	r->reason = is_runnable(t, false, state) ? GDIAG_OFF_WOKEN : sleep_reason(t, state);
 	r->cpu = cpu_of(t);
 	bpf_probe_read_kernel_str(r->comm, sizeof(r->comm), t->comm);
-	if (bytes > sizeof(r->allowed))
-		bytes = sizeof(r->allowed);
-	bpf_probe_read_kernel(r->allowed, bytes, t->cpus_ptr);
+	/* All zero: it is not known. */
+	if (bytes <= sizeof(r->allowed))
+		bpf_probe_read_kernel(r->allowed, bytes, t->cpus_ptr);
 }
 
 /* It is no more, or will go on as somebody else. */
@@ -472,6 +491,13 @@ static __noinline int send_end(struct task_struct *t, struct gdiag_thread_sums *
 	r->flags |= GDIAG_SUM_ENDED;
 	if (cfg.all || d->target)
 		r->flags |= GDIAG_SUM_TARGET;
+	/* The kernel may have taken its number back already. */
+	if (!r->proc_tid) {
+		r->proc_tid = d->proc_tid;
+		r->proc_pid = d->proc_pid;
+	}
+	if (of == OF_EXEC)
+		r->proc_tid = own_level ? 0 : tid;
 	bpf_probe_read_kernel(&r->sums, sizeof(r->sums), d);
 	flags = bpf_ringbuf_query(&ended, BPF_RB_AVAIL_DATA) >= WAKEUP_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 	if (bpf_ringbuf_output(&ended, r, sizeof(*r), flags))
@@ -540,7 +566,7 @@ static __always_inline int on_switch(bool preempt, struct task_struct *prev, str
 		return 0;
 	c = &this->sums;
 	now = bpf_ktime_get_ns();
-	time = now - (c->task ? c->since_ns : start_ns);
+	time = span(c->task ? c->since_ns : start_ns, now);
 	if (c->task && c->task != (u64)prev)
 		c->unknown_ns += time;
 	else if (prev->pid)
@@ -712,24 +738,51 @@ int BPF_PROG(sched_process_exit, struct task_struct *t)
 	d = sums_of(t);
 	if (d && !d->dying) {
 		d->dying = 1;
+		proc_ids(t, &d->proc_tid, &d->proc_pid);
 		__sync_fetch_and_add(&dying, 1);
 	}
 	return 0;
 }
 
-static __always_inline void interrupt_begins(struct cpu_data *c)
+/*
+ * The time of the outermost interrupt. Its mark is set before its time begins and after it has
+ * ended, so that another one in between neither begins nor ends it. Where softirqs are threads
+ * (PREEMPT_RT) they are none.
+ */
+static __always_inline bool counts_softirq(void)
 {
-	if (!c->on_top.in_irq && !c->on_top.in_softirq && !c->on_top.in_vector)
-		c->irq_since_ns = bpf_ktime_get_ns();
+	return !bpf_core_field_exists(((struct task_struct___rt *)0)->softirq_disable_cnt);
 }
 
-static __always_inline void interrupt_ends(struct cpu_data *c)
+static __always_inline bool in_counted_softirq(struct cpu_data *c)
 {
-	if (c->on_top.in_irq || c->on_top.in_softirq || c->on_top.in_vector || !c->irq_since_ns)
-		return;
-	if (is_watching())
-		c->sums.irq_ns += bpf_ktime_get_ns() - c->irq_since_ns;
-	c->irq_since_ns = 0;
+	return c->on_top.in_softirq && counts_softirq();
+}
+
+static __always_inline void time_begins(struct cpu_data *c)
+{
+	WRITE_ONCE(c->irq_since_ns, bpf_ktime_get_ns());
+}
+
+static __always_inline void time_ends(struct cpu_data *c)
+{
+	u64 since = READ_ONCE(c->irq_since_ns);
+
+	if (since && is_watching())
+		c->sums.irq_ns += span(since > start_ns ? since : start_ns, bpf_ktime_get_ns());
+	WRITE_ONCE(c->irq_since_ns, 0);
+}
+
+static __always_inline void hard_begins(struct cpu_data *c)
+{
+	if (!in_counted_softirq(c))
+		time_begins(c);
+}
+
+static __always_inline void hard_ends(struct cpu_data *c)
+{
+	if (!in_counted_softirq(c))
+		time_ends(c);
 }
 
 SEC("tp_btf/irq_handler_entry")
@@ -738,8 +791,8 @@ int BPF_PROG(irq_handler_entry, int irq)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
-		interrupt_begins(c);
 		c->on_top.in_irq = 1;
+		hard_begins(c);
 		c->on_top.irq_nr = irq;
 	}
 	return 0;
@@ -751,8 +804,8 @@ int BPF_PROG(irq_handler_exit, int irq)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
+		hard_ends(c);
 		c->on_top.in_irq = 0;
-		interrupt_ends(c);
 	}
 	return 0;
 }
@@ -763,8 +816,10 @@ int BPF_PROG(softirq_entry, unsigned int vector)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
-		interrupt_begins(c);
-		c->on_top.in_softirq = 1;
+		WRITE_ONCE(c->on_top.in_softirq, 1);
+		barrier();
+		if (counts_softirq())
+			time_begins(c);
 		c->on_top.softirq_nr = vector;
 		c->on_top.softirq_tid = bpf_get_current_task_btf()->pid;
 	}
@@ -777,8 +832,10 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 	struct cpu_data *c = this_cpu();
 
 	if (c) {
-		c->on_top.in_softirq = 0;
-		interrupt_ends(c);
+		if (counts_softirq())
+			time_ends(c);
+		barrier();
+		WRITE_ONCE(c->on_top.in_softirq, 0);
 	}
 	return 0;
 }
@@ -792,8 +849,8 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 		struct cpu_data *c = this_cpu(); \
                                                  \
 		if (c) {                         \
-			interrupt_begins(c);     \
 			c->on_top.in_vector = 1; \
+			hard_begins(c);          \
 		}                                \
 		return 0;                        \
 	}                                        \
@@ -803,8 +860,8 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 		struct cpu_data *c = this_cpu(); \
                                                  \
 		if (c) {                         \
+			hard_ends(c);            \
 			c->on_top.in_vector = 0; \
-			interrupt_ends(c);       \
 		}                                \
 		return 0;                        \
 	}
@@ -836,6 +893,7 @@ int read_threads(struct bpf_iter__task *ctx)
 	struct task_struct *t = ctx->task;
 	struct gdiag_thread_sums *d;
 	struct gdiag_thread_sum *r;
+	bool whole = true;
 	u32 size, seq;
 	int i;
 
@@ -851,11 +909,12 @@ int read_threads(struct bpf_iter__task *ctx)
 	if (d) {
 		size = sizeof(*r);
 		for (i = 0; i < 4; i++) {
-			seq = d->seq;
+			seq = READ_ONCE(d->seq);
 			barrier();
 			bpf_probe_read_kernel(&r->sums, sizeof(r->sums), d);
 			barrier();
-			if (seq == d->seq && !(seq & 1))
+			whole = seq == READ_ONCE(d->seq) && !(seq & 1);
+			if (whole)
 				break;
 		}
 	}
@@ -864,6 +923,8 @@ int read_threads(struct bpf_iter__task *ctx)
 	r->size = size;
 	if (cfg.all || (d && d->target))
 		r->flags |= GDIAG_SUM_TARGET;
+	if (!whole)
+		r->flags |= GDIAG_SUM_TORN;
 	if (size > sizeof(*r))
 		return 0;
 	bpf_seq_write(ctx->meta->seq, r, size);

@@ -90,6 +90,8 @@ struct gdiag_thread_sums {
 	unsigned char place; /* where it runs or ran last: number in places[] */
 	unsigned char late;  /* enum gdiag_late */
 	unsigned char pad[4];
+	unsigned int proc_tid; /* as in the record; only of one that ends */
+	unsigned int proc_pid;
 	unsigned long long on_ns;    /* when it got the CPU last */
 	unsigned long long off_ns;   /* when it lost it, or was born */
 	unsigned long long woken_ns; /* when it was woken last */
@@ -130,6 +132,7 @@ enum gdiag_sum_flags {
 	GDIAG_SUM_ENDED = 0x04, /* it ends, or will go on under another id */
 	GDIAG_SUM_ON_CPU = 0x08,
 	GDIAG_SUM_TARGET = 0x10,
+	GDIAG_SUM_TORN = 0x20, /* it was changed each time it was read: parts of the sums do not fit */
 };
 
 /* A thread when it is read, or ends. Where `cut` says so, only as far as before `sums`: those are all zero. */
@@ -138,6 +141,8 @@ struct gdiag_thread_sum {
 	unsigned int tid;
 	unsigned int pid;
 	unsigned int prio;
+	unsigned int proc_tid; /* as gdiag's /proc has it; 0: not there */
+	unsigned int proc_pid;
 	unsigned long long now_ns;   /* until when it is summed up; what is open then is to be added */
 	unsigned long long start_ns; /* task->start_time */
 	unsigned long long task;     /* as of a CPU */

@@ -13,9 +13,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define TS_COMPAT 2
-#define TIF_32BIT_ARM64 22
-
 /* The sums that threads share come first: one for each number. Sum 0 is none. */
 #define SHARED_SUMS GDIAG_SYSCALLS
 
@@ -103,15 +100,6 @@ const struct gdiag_block *unused_block;
 const struct gdiag_file *unused_file;
 const struct gdiag_failure *unused_failure;
 const struct gdiag_enums *unused_enums;
-
-static __always_inline bool is_compat(struct task_struct *t)
-{
-#ifdef __TARGET_ARCH_arm64
-	return t->thread_info.flags >> TIF_32BIT_ARM64 & 1;
-#else
-	return t->thread_info.status & TS_COMPAT;
-#endif
-}
 
 static __always_inline s16 number(struct task_struct *t, s64 id)
 {
@@ -660,7 +648,7 @@ int mark_callers(struct bpf_iter__task *ctx)
 	/* What the registers of a running thread say may be long over. */
 	if (!c || c->start_ns || BPF_CORE_READ(t, on_cpu) || calls.from_exec)
 		return 0;
-	nr = syscall_nr(t);
+	nr = any_syscall_nr(t);
 	if (nr == GDIAG_NO_SYSCALL)
 		return 0;
 	nr = number(t, nr);

@@ -13,7 +13,11 @@
 
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
+#define MAX_RT_PRIO 100
 #define MAX_CPUS 1024
+
+#define TS_COMPAT 2
+#define TIF_32BIT_ARM64 22
 
 #ifdef __TARGET_ARCH_arm64
 #define SYSCALL_SCHED_YIELD 124
@@ -43,8 +47,11 @@ static __always_inline bool is_throttled(struct task_struct *t)
 {
 	struct task_struct___throttled *tt = (void *)t;
 
-	if (bpf_core_field_exists(tt->throttled) && BPF_CORE_READ(tt, throttled))
-		return true;
+	/* Of real-time threads it is the group that they would be in. */
+	if (t->prio < MAX_RT_PRIO)
+		return false;
+	if (bpf_core_field_exists(tt->throttled))
+		return BPF_CORE_READ(tt, throttled);
 	if (bpf_core_field_exists(((struct cfs_rq *)0)->throttle_count))
 		return BPF_CORE_READ(t, se.cfs_rq, throttle_count) > 0;
 	return false;
@@ -55,11 +62,20 @@ static __always_inline struct pt_regs *user_regs(struct task_struct *t)
 	return t->flags & PF_KTHREAD ? 0 : (struct pt_regs *)bpf_task_pt_regs(t);
 }
 
+static __always_inline bool is_compat(struct task_struct *t)
+{
+#ifdef __TARGET_ARCH_arm64
+	return t->thread_info.flags >> TIF_32BIT_ARM64 & 1;
+#else
+	return t->thread_info.status & TS_COMPAT;
+#endif
+}
+
 /*
  * The system call that a thread is in, from its saved user registers: no system call
  * tracepoint, which would cost every call of the machine 200 ns. -1 outside of one.
  */
-static __always_inline s16 syscall_nr(struct task_struct *t)
+static __always_inline s16 any_syscall_nr(struct task_struct *t)
 {
 	struct pt_regs *regs = user_regs(t);
 	s64 nr;
@@ -73,6 +89,12 @@ static __always_inline s16 syscall_nr(struct task_struct *t)
 #endif
 	/* The program may have put any number there. */
 	return nr >= 0 && nr < 0x7fff ? nr : GDIAG_NO_SYSCALL;
+}
+
+/* The numbers of 32-bit programs are others: those are in no call that is known. */
+static __always_inline s16 syscall_nr(struct task_struct *t)
+{
+	return is_compat(t) ? GDIAG_NO_SYSCALL : any_syscall_nr(t);
 }
 
 /*

@@ -213,6 +213,11 @@ struct task_struct___throttled {
 	bool throttled;
 };
 
+/* only with PREEMPT_RT */
+struct task_struct___rt {
+	int softirq_disable_cnt;
+};
+
 struct seq_file;
 struct bpf_iter_meta {
 	struct seq_file *seq;

@@ -12,14 +12,18 @@ const MIN_BITS: u32 = 7;
 const MAX_BITS: u32 = 37;
 pub const BUCKETS: usize = 1 + ((MAX_BITS - MIN_BITS) << SUB_BITS) as usize;
 
-/// Count, sum and extremes are exact; percentiles are as exact as the buckets.
+/// Count and sum are exact, and so are the extremes where they are known; percentiles are as exact as the buckets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     pub count: u64,
     pub total: Nanos,
-    /// Zero when there is nothing.
+    /// Nothing is shorter or longer; zero when there is nothing. See [`shortest`](Self::shortest) and
+    /// [`longest`](Self::longest).
     pub min: Nanos,
     pub max: Nanos,
+    /// They are no times that were, but edges of buckets.
+    min_is_edge: bool,
+    max_is_edge: bool,
     /// By number of the bucket; shorter than [`BUCKETS`] when the last ones are empty.
     buckets: Vec<u64>,
 }
@@ -41,6 +45,34 @@ impl Histogram {
             min,
             max,
             buckets,
+            ..Histogram::default()
+        }
+    }
+
+    /// `None` of nothing, and when it is not known of a part.
+    pub fn shortest(&self) -> Option<Nanos> {
+        (self.count > 0 && !self.min_is_edge).then_some(self.min)
+    }
+
+    /// As [`shortest`](Self::shortest).
+    pub fn longest(&self) -> Option<Nanos> {
+        (self.count > 0 && !self.max_is_edge).then_some(self.max)
+    }
+
+    /// For people: `<=1.20 ms` where only that is known.
+    pub fn longest_text(&self) -> String {
+        match self.longest() {
+            Some(time) => time.to_string(),
+            None if self.count == 0 => "-".to_string(),
+            None => format!("<={}", self.max),
+        }
+    }
+
+    pub fn shortest_text(&self) -> String {
+        match self.shortest() {
+            Some(time) => time.to_string(),
+            None if self.count == 0 => "-".to_string(),
+            None => format!(">={}", self.min),
         }
     }
 
@@ -64,12 +96,12 @@ impl Histogram {
         if other.count == 0 {
             return;
         }
-        self.min = if self.count == 0 {
-            other.min
-        } else {
-            self.min.min(other.min)
-        };
-        self.max = self.max.max(other.max);
+        if self.count == 0 || other.min < self.min {
+            (self.min, self.min_is_edge) = (other.min, other.min_is_edge);
+        }
+        if self.count == 0 || other.max > self.max {
+            (self.max, self.max_is_edge) = (other.max, other.max_is_edge);
+        }
         self.count += other.count;
         self.total = Nanos(self.total.0.saturating_add(other.total.0));
         if self.buckets.len() < other.buckets.len() {
@@ -80,8 +112,8 @@ impl Histogram {
         }
     }
 
-    /// What has come since `before`, which is an earlier state of the same. Extremes are not known of a part:
-    /// they are those of its buckets, within what is known of the whole.
+    /// What has come since `before`, which is an earlier state of the same. Extremes of a part are known
+    /// when they are new ones of the whole, else by the edges of its buckets.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let earlier = before.buckets.iter().copied().chain(std::iter::repeat(0));
         let buckets: Vec<u64> = self
@@ -92,14 +124,32 @@ impl Histogram {
             .collect();
         let first = buckets.iter().position(|&n| n > 0);
         let last = buckets.iter().rposition(|&n| n > 0);
-        let min = first.map_or(Nanos::ZERO, |i| lower(i).clamp(self.min, self.max));
-        let max = last.map_or(Nanos::ZERO, |i| upper(i).clamp(self.min, self.max));
-        Histogram::from_parts(
-            self.count.saturating_sub(before.count),
-            self.total.saturating_sub(before.total),
-            (min, max),
-            buckets,
-        )
+        let new_min = before.count == 0 || self.min < before.min;
+        let new_max = before.count == 0 || self.max > before.max;
+        let edge = |bucket: Option<usize>, edge: fn(usize) -> Nanos| {
+            bucket.map_or(Nanos::ZERO, |i| self.within(edge(i)))
+        };
+        let min = if new_min {
+            self.min
+        } else {
+            edge(first, lower)
+        };
+        let max = if new_max { self.max } else { edge(last, upper) };
+        Histogram {
+            min_is_edge: !new_min || self.min_is_edge,
+            max_is_edge: !new_max || self.max_is_edge,
+            ..Histogram::from_parts(
+                self.count.saturating_sub(before.count),
+                self.total.saturating_sub(before.total),
+                (min, max),
+                buckets,
+            )
+        }
+    }
+
+    /// A kernel that is read while it adds up may have the extremes the wrong way round.
+    fn within(&self, time: Nanos) -> Nanos {
+        time.max(self.min).min(self.max)
     }
 
     /// `None` of nothing.
@@ -120,7 +170,7 @@ impl Histogram {
             return None;
         }
         let rank = ((all as f64 * share).ceil() as u64).clamp(1, all);
-        if rank == all {
+        if rank == all && !self.max_is_edge {
             return Some(self.max);
         }
         let mut seen = 0;
@@ -130,7 +180,7 @@ impl Histogram {
         });
         let at = at.unwrap_or(self.buckets.len() - 1);
         let middle = Nanos(lower(at).0.midpoint(upper(at).0));
-        Some(middle.clamp(self.min, self.max))
+        Some(self.within(middle))
     }
 
     /// Counts by powers of two: each `(from, to, count)`, from the first to the last that is not empty.
@@ -263,7 +313,27 @@ mod tests {
         let part = now.since(&before);
         assert_eq!((part.count, part.total), (1, Nanos(9_000)));
         assert_eq!(part.octaves(), [(Nanos(8_192), Nanos(16_384), 1)]);
-        assert!(part.min <= Nanos(9_000) && part.max <= Nanos(9_000));
+        // The longest of all is that of the part; the shortest is at least known not to be shorter.
+        assert_eq!(part.longest(), Some(Nanos(9_000)));
+        assert_eq!((part.shortest(), part.min), (None, Nanos(8_192)));
+        assert_eq!(part.shortest_text(), ">=8.19 us");
+
+        let mut later = now.clone();
+        later.add(Nanos(5_000));
+        let part = later.since(&now);
+        assert_eq!((part.shortest(), part.longest()), (None, None));
+        assert!(part.min <= Nanos(5_000) && part.max >= Nanos(5_000));
+        let median = part.percentile(0.5).unwrap();
+        assert_eq!(part.percentile(1.0), Some(median));
+        assert!(median.0.abs_diff(5_000) * 100 <= 5_000 * 6);
+    }
+
+    #[test]
+    fn extremes_that_do_not_fit_are_no_panic() {
+        let torn = Histogram::from_parts(1, Nanos(9), (Nanos(9), Nanos(5)), [1, 1]);
+        assert!(torn.percentile(0.1).is_some());
+        assert_eq!(torn.since(&of(&[])).count, 1);
+        assert_eq!(torn.since(&of(&[1])).count, 0);
     }
 
     #[test]

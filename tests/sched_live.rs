@@ -400,7 +400,7 @@ fn one_that_does_nothing_but_sleep_or_run_is_known_all_the_same() {
     let window = number(&watched.summary, "end_ns") - number(&watched.summary, "start_ns");
 
     let seen = watched.thread(u64::from(spins.0.id()));
-    let all: u64 = ["preempted", "new", "throttled"]
+    let all: u64 = ["preempted", "woken", "throttled"]
         .iter()
         .map(|reason| off(seen, reason).1)
         .sum();
@@ -586,4 +586,69 @@ fn what_goes_wrong_has_its_status() {
         "{errors}"
     );
     assert_eq!(errors.lines().count(), 2, "{errors}");
+}
+
+/// Sends itself packets over the loopback, in which there are softirqs, until it is over.
+struct Packets(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl Packets {
+    fn start(threads: usize) -> Packets {
+        use std::sync::atomic::Ordering::Relaxed;
+        let packets = Packets(std::sync::Arc::default());
+        for _ in 0..threads {
+            let over = packets.0.clone();
+            std::thread::spawn(move || {
+                let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+                let own = socket.local_addr().unwrap();
+                while !over.load(Relaxed) {
+                    socket.send_to(&[0; 64], own).unwrap();
+                    socket.recv(&mut [0; 64]).unwrap();
+                }
+            });
+        }
+        packets
+    }
+}
+
+impl Drop for Packets {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn interrupts_take_no_longer_than_the_watch() {
+    if !can_watch() {
+        return;
+    }
+    let packets = Packets::start(2);
+    let watched = watch(&["-a", "-d", "3s"], &[]);
+    drop(packets);
+    let window = number(&watched.summary, "end_ns") - number(&watched.summary, "start_ns");
+    let cpus = watched.summary["cpus"].as_array().unwrap();
+    let irq: Vec<u64> = cpus.iter().map(|cpu| number(cpu, "irq_ns")).collect();
+    assert!(irq.iter().sum::<u64>() > 0, "{irq:?}");
+    assert!(irq.iter().all(|&ns| ns < window), "{irq:?} of {window}");
+}
+
+#[test]
+fn in_a_pid_namespace_a_thread_has_the_number_that_it_has_there() {
+    if !can_watch() {
+        return;
+    }
+    let gdiag = env!("CARGO_BIN_EXE_gdiag");
+    let inside = "sleep 60 & \"$0\" sched -q --json -p $! -t $! -d 100ms; kill $!";
+    let watched = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["sh", "-c", inside, gdiag])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&watched.stderr);
+    if errors.starts_with("unshare") {
+        eprintln!("skipped: no namespaces here");
+        return;
+    }
+    let summary: Value =
+        serde_json::from_slice(&watched.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    assert_eq!(summary["threads"].as_array().unwrap().len(), 1);
 }

@@ -69,6 +69,9 @@ const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "sched_wakeup_new"]
 /// How long the last switches of threads that end are waited for.
 const MOST_PATIENCE: Nanos = Nanos::from_millis(250);
 
+/// Threads that have ended and were not read.
+const MOST_ENDED: usize = 4096;
+
 /// Entries of a map that are read at once.
 const BATCH: u32 = 4096;
 
@@ -249,6 +252,11 @@ impl SchedSum {
             .context("cannot read of the threads that ended")
     }
 
+    /// So many have ended that it is time to read: what the maps have of them takes room that others need.
+    pub fn is_full(&self) -> bool {
+        self.ended.borrow().len() >= MOST_ENDED * size_of::<types::gdiag_thread_sum>()
+    }
+
     pub fn read(&mut self) -> Result<Raw> {
         let maps = &self.skel.maps;
         let at = self.stop.unwrap_or_else(clock::monotonic);
@@ -259,13 +267,15 @@ impl SchedSum {
         let cpus = cpus.iter().map(|cpu| wire::read(cpu).unwrap_or_default());
         let cpus = cpus.collect();
         let threads = marks::walk_tasks(&self.skel.progs.read_threads)?;
+        // After those that are there: who ended meanwhile is in both.
+        self.keep_up()?;
+        // After that: whoever ended is in the maps with all that it has.
+        let maps = &self.skel.maps;
         let (takers, places, wakers) = (
             pairs(&maps.more_takers)?,
             pairs(&maps.more_places)?,
             pairs(&maps.more_wakers)?,
         );
-        // After the others: who ended meanwhile is in both.
-        self.keep_up()?;
         Ok(Raw {
             start: self.start,
             at,

@@ -16,7 +16,7 @@ pub const REASONS: usize = why::GDIAG_OFF_REASONS.0 as usize;
 
 /// The first ones are waits for a CPU.
 const RUNNABLE: usize = why::GDIAG_OFF_YIELDED.0 as usize + 1;
-const NEW: u8 = why::GDIAG_OFF_NEW.0 as u8;
+const WOKEN: u8 = why::GDIAG_OFF_WOKEN.0 as u8;
 const THROTTLED: u8 = why::GDIAG_OFF_THROTTLED.0 as u8;
 
 /// `GDIAG_BY_THREAD` and `GDIAG_BY_INTERRUPT`.
@@ -45,6 +45,8 @@ pub struct Reading {
 pub struct Thread {
     pub tid: Tid,
     pub pid: Pid,
+    /// Its number where gdiag runs; `None`: it has none there.
+    pub here: Option<Tid>,
     pub comm: String,
     pub prio: u32,
     /// When it was made: with the tid, it names a thread for good.
@@ -55,6 +57,8 @@ pub struct Thread {
     pub kthread: bool,
     /// It is gdiag's.
     pub own: bool,
+    /// It was changed each time it was read.
+    pub torn: bool,
     /// CPUs that it may run on.
     pub allowed: Vec<Cpu>,
     /// What it does at `at`, which is in no sum; `None`: it has ended.
@@ -119,7 +123,8 @@ pub struct Sums {
 pub struct Times {
     pub count: u64,
     pub total: Nanos,
-    pub max: Nanos,
+    /// The longest; `None`: not known, or there is none.
+    pub max: Option<Nanos>,
 }
 
 impl Times {
@@ -130,28 +135,31 @@ impl Times {
     /// A time that is not over at `end`. What began before anybody watched is not counted as one.
     pub fn add(&mut self, since: Since, end: Nanos) {
         let time = end.saturating_sub(since.time());
-        self.count += u64::from(matches!(since, Since::At(_)));
-        self.total += time;
-        self.max = self.max.max(time);
+        self.merge(&Times {
+            count: u64::from(matches!(since, Since::At(_))),
+            total: time,
+            max: Some(time),
+        });
     }
 
     fn merge(&mut self, other: &Times) {
+        if !self.any() {
+            self.max = other.max;
+        } else if other.any() {
+            self.max = self.max.zip(other.max).map(|(a, b)| a.max(b));
+        }
         self.count += other.count;
         self.total += other.total;
-        self.max = self.max.max(other.max);
     }
 
-    /// The longest of a part is known only when it is the longest of all; else none is longer than this.
+    /// The longest of a part is known when it is the longest of all, and began in it.
     fn since(&self, before: &Times) -> Times {
         let total = self.total.saturating_sub(before.total);
+        let is_new = !before.any() || self.max > before.max;
         Times {
             count: self.count.saturating_sub(before.count),
             total,
-            max: if self.max > before.max {
-                self.max
-            } else {
-                self.max.min(total)
-            },
+            max: self.max.filter(|&max| is_new && max <= total),
         }
     }
 }
@@ -412,6 +420,7 @@ fn thread(r: &types::gdiag_thread_sum, raw: &Raw) -> Thread {
     Thread {
         tid: Tid(r.tid),
         pid: Pid(r.pid),
+        here: (r.proc_tid != 0).then_some(Tid(r.proc_tid)),
         comm: String::from_utf8_lossy(comm).into_owned(),
         prio: r.prio,
         born: Nanos(r.start_ns),
@@ -419,6 +428,7 @@ fn thread(r: &types::gdiag_thread_sum, raw: &Raw) -> Thread {
         target: has(flags::GDIAG_SUM_TARGET),
         kthread: has(flags::GDIAG_SUM_KTHREAD),
         own: has(flags::GDIAG_SUM_OWN),
+        torn: has(flags::GDIAG_SUM_TORN),
         allowed: allowed.filter_map(|(cpu, is)| is.then_some(cpu)).collect(),
         state: state(r, raw),
         cpu: number(known),
@@ -483,7 +493,7 @@ fn unseen(r: &types::gdiag_thread_sum, raw: &Raw, task: Option<u64>) -> Option<S
     }
     match late(u32::from(s.late)) {
         late::GDIAG_LATE_RAN => Some(State::Running(since)),
-        late::GDIAG_LATE_WAITED => Some(off(NEW, None)),
+        late::GDIAG_LATE_WAITED => Some(off(WOKEN, None)),
         late::GDIAG_LATE_SLEPT => Some(off(s.reason, None)),
         _ if has(flags::GDIAG_SUM_ENDED) => None,
         _ if has(flags::GDIAG_SUM_ON_CPU) => (task == Some(0)).then_some(State::Running(since)),
@@ -495,7 +505,7 @@ fn sums(s: &types::gdiag_thread_sums) -> Sums {
     let mut off = s.off.map(|sum| Times {
         count: sum.count,
         total: Nanos(sum.total_ns),
-        max: Nanos(sum.max_ns),
+        max: (sum.count > 0 || sum.total_ns > 0).then_some(Nanos(sum.max_ns)),
     });
     let runq = &off[..RUNNABLE];
     let runq = Histogram::from_parts(
@@ -505,9 +515,12 @@ fn sums(s: &types::gdiag_thread_sums) -> Sums {
         s.runqs.iter().map(|&n| u64::from(n)),
     );
     let first = Nanos(s.first_wait_ns);
-    let new = &mut off[usize::from(NEW)];
-    new.total += first;
-    new.max = new.max.max(first);
+    // What it was that ended before the start is not known.
+    off[usize::from(WOKEN)].merge(&Times {
+        count: 0,
+        total: first,
+        max: (first > Nanos::ZERO).then_some(first),
+    });
     let whole = s.run_ns.saturating_sub(s.first_run_ns);
     let runs = Histogram::from_parts(
         s.run_count,
@@ -671,7 +684,7 @@ mod tests {
             })
         };
         assert_eq!(state(late::GDIAG_LATE_RAN), Some(State::Running(since)));
-        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_NEW));
+        assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_WOKEN));
         assert_eq!(state(late::GDIAG_LATE_SLEPT), off(why::GDIAG_OFF_POLL));
     }
 
@@ -705,14 +718,18 @@ mod tests {
         (r.sums.run_min_ns, r.sums.run_max_ns) = (500, 500);
         r.sums.runs[17] = 1;
         r.sums.first_wait_ns = 70;
-        r.sums.off[usize::from(NEW)].count = 1;
-        r.sums.off[usize::from(NEW)].total_ns = 5;
+        r.sums.off[usize::from(WOKEN)].count = 1;
+        r.sums.off[usize::from(WOKEN)].total_ns = 5;
         let sums = only(as_bytes(&r)).sums;
         assert_eq!(sums.run, Nanos(900));
         assert_eq!((sums.runs.count, sums.runs.total), (1, Nanos(500)));
         assert_eq!((sums.runq.count, sums.runq.total), (1, Nanos(5)));
-        let new = sums.off[usize::from(NEW)];
-        assert_eq!((new.count, new.total, new.max), (1, Nanos(75), Nanos(70)));
+        let woken = sums.off[usize::from(WOKEN)];
+        assert_eq!(
+            (woken.count, woken.total, woken.max),
+            (1, Nanos(75), Some(Nanos(70)))
+        );
+        assert!(!sums.off[why::GDIAG_OFF_NEW.0 as usize].any());
     }
 
     #[test]
@@ -803,8 +820,8 @@ mod tests {
         let part = only(as_bytes(&now)).sums.since(&before);
         let times = part.off[5];
         assert_eq!((times.count, times.total), (2, Nanos(20)));
-        // Not the longest of all, which was before; and no longer than both together.
-        assert_eq!(times.max, Nanos(20));
+        // Not the longest of all, which was before.
+        assert_eq!(times.max, None);
         assert_eq!((part.voluntary, part.runq_max_at), (2, None));
     }
 }

@@ -230,7 +230,7 @@ impl Live {
     /// gdiag itself is known only by the CPU time that it takes.
     fn shows(&self, t: &Thread) -> bool {
         let tids = &self.scope.tids;
-        !t.own && (tids.is_empty() || tids.contains(&t.tid))
+        !t.own && (tids.is_empty() || t.here.is_some_and(|tid| tids.contains(&tid)))
     }
 
     fn rows(&self, sums: &Closed) -> Vec<ThreadSum> {
@@ -250,6 +250,7 @@ impl Live {
         let s = &t.sums;
         let mut row = ThreadSum {
             who: who(t),
+            here: t.here,
             target: t.target,
             kthread: t.kthread,
             prio: Some(t.prio),
@@ -368,6 +369,13 @@ impl Live {
                 Count(self.folded)
             ));
         }
+        let torn = sums.threads.values().filter(|t| t.torn).count();
+        if torn > 0 {
+            notes.push(format!(
+                "threads that switched each time they were read, so that parts of their sums are ahead of others: {}",
+                Count(torn as u64)
+            ));
+        }
         if doubts.no_place > Nanos::ZERO {
             notes.push(format!(
                 "of {} of run time it is not known on which CPU it was: threads ran on too many",
@@ -406,6 +414,7 @@ fn nameless(thread: Thread) -> Thread {
     Thread {
         tid: Tid(0),
         pid: Pid(0),
+        here: None,
         born: Nanos::ZERO,
         ..thread
     }
@@ -515,6 +524,7 @@ mod tests {
         Thread {
             tid: Tid(tid),
             pid: Pid(tid),
+            here: Some(Tid(tid)),
             comm: comm.to_string(),
             prio: 120,
             born: Nanos(u64::from(tid)),
@@ -522,6 +532,7 @@ mod tests {
             target: true,
             kthread: false,
             own: false,
+            torn: false,
             allowed: vec![Cpu(0), Cpu(1)],
             state: None,
             cpu: Some(Cpu(0)),
@@ -583,7 +594,7 @@ mod tests {
             reason,
             count,
             total: Nanos(ns),
-            max: Nanos(ns),
+            max: Some(Nanos(ns)),
         };
         assert_eq!(
             waits.off,
@@ -607,6 +618,23 @@ mod tests {
         assert_eq!((first.busy, first.idle), (Nanos(100 * MS), Nanos::ZERO));
         assert_eq!((second.busy, second.idle), (Nanos::ZERO, Nanos(100 * MS)));
         assert_eq!(first.ran[0].0.comm, "runs");
+    }
+
+    #[test]
+    fn threads_are_asked_for_by_their_numbers_here() {
+        let mut inside = ran(thread(7000, "inside"), 0, MS);
+        inside.here = Some(Tid(7));
+        inside.torn = true;
+        let mut outside = ran(thread(7, "outside"), 0, MS);
+        outside.here = None;
+        let mut live = live();
+        live.scope.tids = vec![Tid(7)];
+        live.add(&reading(vec![inside, outside], Vec::new()));
+        let summary = live.total();
+        let rows: Vec<_> = summary.threads.iter().map(|t| &*t.who.comm).collect();
+        assert_eq!(rows, ["inside"]);
+        assert_eq!(summary.threads[0].here, Some(Tid(7)));
+        assert!(summary.notes[0].ends_with("ahead of others: 1"));
     }
 
     #[test]

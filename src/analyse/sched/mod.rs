@@ -61,6 +61,8 @@ impl Summary {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThreadSum {
     pub who: Who,
+    /// Its number for commands that a person types where gdiag ran; `None`: there it has none.
+    pub here: Option<Tid>,
     /// It belongs to what was asked for; others are listed because they ran on the same CPUs.
     pub target: bool,
     pub kthread: bool,
@@ -250,7 +252,8 @@ pub struct OffSum {
     pub reason: OffReason,
     pub count: u64,
     pub total: Nanos,
-    pub max: Nanos,
+    /// `None`: not known of this part of a watch.
+    pub max: Option<Nanos>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

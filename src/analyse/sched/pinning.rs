@@ -89,9 +89,8 @@ fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
                 Count(rate)
             ),
             Some(format!(
-                "if it matters that its caches stay warm, pin it: taskset -pc {} {}",
-                cpu_list(&favourite(thread)),
-                thread.who.tid
+                "if it matters that its caches stay warm, pin it{}",
+                taskset(thread, &cpu_list(&favourite(thread)))
             )),
         )
     } else {
@@ -115,6 +114,12 @@ fn per_second(count: u64, window: Nanos) -> u64 {
     let per_ns = u128::from(count) * 1_000_000_000;
     let rate = per_ns.checked_div(u128::from(window.0)).unwrap_or(0);
     u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// Only where it can be typed: in another PID namespace its number is another thread's.
+fn taskset(thread: &ThreadSum, cpus: &str) -> String {
+    let command = |tid| format!(": taskset -pc {cpus} {tid}");
+    thread.here.map_or_else(String::new, command)
 }
 
 /// The CPU that it ran on most.
@@ -166,7 +171,7 @@ fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Ver
     let free = free_cpus(summary, thread);
     let mut evidence = vec![format!("it {}", places(thread))];
     evidence.extend(culprits.iter().map(|culprit| culprit.says.clone()));
-    let longest = format!("the longest wait was {}", thread.runq.max);
+    let longest = format!("the longest wait was {}", thread.runq.longest_text());
     match &thread.runq_max_behind {
         Some(who) if culprits.is_empty() => {
             evidence.push(format!("{longest}, behind {who}"));
@@ -307,7 +312,6 @@ fn remedy(
     culprits: &[Culprit<'_>],
     free: &[Free],
 ) -> Option<String> {
-    let tid = thread.who.tid;
     if let Some(free) = free.first() {
         let mut cpus = vec![free.cpu];
         if !free.allowed {
@@ -315,13 +319,14 @@ fn remedy(
             cpus.sort_unstable();
         }
         return Some(format!(
-            "let it run where there is room: taskset -pc {} {tid}",
-            cpu_list(&cpus)
+            "let it run where there is room{}",
+            taskset(thread, &cpu_list(&cpus))
         ));
     }
     if thread.packed {
         return Some(format!(
-            "it may use too few CPUs: give it more with taskset -pc CPUS {tid}, or widen the cpuset of its cgroup"
+            "it may use too few CPUs: widen the cpuset of its cgroup, or give it more{}",
+            taskset(thread, "CPUS")
         ));
     }
     let pinned = thread
@@ -356,7 +361,8 @@ fn remedy(
     } else if most == by_kernel {
         format!(
             "work of the kernel has its CPU: move interrupts (/proc/irq/N/smp_affinity) and workqueues away, \
-             or pin it elsewhere: taskset -pc CPU {tid}"
+             or pin it elsewhere{}",
+            taskset(thread, "CPU")
         )
     } else {
         let other = foreign().next()?;

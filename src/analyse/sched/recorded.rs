@@ -175,6 +175,7 @@ impl<'a> Adder<'a> {
         let at = life.to.min(scope.to).saturating_sub(Nanos(1));
         let sum = ThreadSum {
             who: who(t, index, at),
+            here: Some(thread.tid),
             target: thread.is_target() && life.identities.iter().any(|i| i.target),
             kthread: life.identities.iter().any(|i| i.kthread),
             dispatcher: thread.launches > 0,
@@ -302,11 +303,11 @@ impl<'a> Adder<'a> {
             reason,
             count: 0,
             total: Nanos::ZERO,
-            max: Nanos::ZERO,
+            max: None,
         });
         off.count += u64::from(phase.begun(self.scope));
         off.total += phase.len();
-        off.max = off.max.max(phase.len());
+        off.max = off.max.max(Some(phase.len()));
     }
 
     fn woken(&mut self, phase: &Phase) {

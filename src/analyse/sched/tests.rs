@@ -390,6 +390,7 @@ fn a_cpu_is_free_only_where_it_must_have_been() {
     };
     let mut thread = ThreadSum {
         who,
+        here: Some(Tid(1)),
         target: true,
         dispatcher: true,
         run: Nanos::from_millis(40),

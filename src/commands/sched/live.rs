@@ -128,6 +128,9 @@ impl Session {
                 return Ok(end);
             }
             self.sums.keep_up()?;
+            if self.sums.is_full() {
+                self.read()?;
+            }
             let now = clock::monotonic();
             if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), interval) {
                 self.read()?;

@@ -55,7 +55,7 @@ pub(super) fn figures(histogram: &Histogram) -> String {
         of(0.5),
         of(0.9),
         of(0.99),
-        histogram.max,
+        histogram.longest_text(),
     )
 }
 

@@ -145,7 +145,6 @@ impl<'a> ThreadDoc<'a> {
         // Of those that were only seen beside others.
         let known = !thread.is_stranger();
         let count = |n: u64| known.then_some(n);
-        let waits = known && thread.runq.count > 0;
         let time = |share| thread.runq.percentile(share).map(Nanos::as_u64);
         ThreadDoc {
             who: WhoDoc::new(&thread.who),
@@ -160,7 +159,7 @@ impl<'a> ThreadDoc<'a> {
             runq_p50_ns: time(0.5),
             runq_p90_ns: time(0.9),
             runq_p99_ns: time(0.99),
-            runq_max_ns: waits.then_some(thread.runq.max.0),
+            runq_max_ns: thread.runq.longest().filter(|_| known).map(Nanos::as_u64),
             runq_max_at_ns: thread.runq_max_at.map(Nanos::as_u64),
             runq_max_behind: thread.runq_max_behind.as_ref().map(WhoDoc::new),
             blocked_ns: count(thread.blocked().0),
@@ -205,7 +204,7 @@ struct OffDoc {
     reason: &'static str,
     count: u64,
     ns: u64,
-    max_ns: u64,
+    max_ns: Option<u64>,
 }
 
 impl OffDoc {
@@ -214,7 +213,7 @@ impl OffDoc {
             reason: off.reason.name(),
             count: off.count,
             ns: off.total.0,
-            max_ns: off.max.0,
+            max_ns: off.max.map(Nanos::as_u64),
         }
     }
 }
@@ -300,7 +299,7 @@ impl HistogramDoc {
             avg_ns: histogram.average().map(Nanos::as_u64),
             p50_ns: time(0.5),
             p99_ns: time(0.99),
-            max_ns: (histogram.count > 0).then_some(histogram.max.0),
+            max_ns: histogram.longest().map(Nanos::as_u64),
             histogram: buckets(histogram),
         }
     }

@@ -201,7 +201,7 @@ fn latency(
             known(row, |sum| Some(sum.runq.total.to_string())),
             known(row, |sum| time(sum.runq.average())),
             known(row, |sum| time(sum.runq.percentile(0.99))),
-            known(row, |sum| time(sum.runq.percentile(1.0))),
+            known(row, |sum| Some(sum.runq.longest_text())),
             known(row, |sum| {
                 Some(seconds(sum.runq_max_at?.saturating_sub(start)))
             }),
@@ -351,7 +351,10 @@ fn off_text(off: &OffSum) -> String {
         // It began before, and goes on.
         0 => format!("{name} {}", off.total),
         1 => format!("{name} {}", off.total),
-        n => format!("{name} {} ({}x, max {})", off.total, Count(n), off.max),
+        n => {
+            let max = off.max.map_or("-".to_string(), |max| max.to_string());
+            format!("{name} {} ({}x, max {max})", off.total, Count(n))
+        }
     }
 }
 

@@ -115,12 +115,12 @@ pub(super) fn added(threads: &[&ThreadSum]) -> ThreadSum {
             let entry = off.entry(sum.reason).or_insert(OffSum {
                 count: 0,
                 total: Nanos::ZERO,
-                max: Nanos::ZERO,
+                max: Some(Nanos::ZERO),
                 ..*sum
             });
             entry.count += sum.count;
             entry.total = entry.total.saturating_add(sum.total);
-            entry.max = entry.max.max(sum.max);
+            entry.max = entry.max.zip(sum.max).map(|(a, b)| a.max(b));
         }
         for &(cpu, time) in &thread.cpus {
             let sum = cpus.entry(cpu).or_default();

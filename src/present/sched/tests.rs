@@ -60,10 +60,11 @@ fn a_summary() -> Summary {
         reason,
         count,
         total: ms(total),
-        max: ms(max),
+        max: Some(ms(max)),
     };
     let mut trainer = ThreadSum {
         who: who("python3", 4711, 4711),
+        here: Some(Tid(4711)),
         target: true,
         dispatcher: true,
         prio: Some(120),

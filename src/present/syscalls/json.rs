@@ -155,7 +155,6 @@ pub fn write_summary(
 
 fn sum<'a>(call: &'a sums::Call, show: &super::Show, waits: bool) -> SumDoc<'a> {
     let times = &call.times;
-    let some = |time: Nanos| (times.count > 0).then_some(time.0);
     let errnos = call.by_error.iter();
     let buckets = times.octaves().into_iter();
     SumDoc {
@@ -163,11 +162,11 @@ fn sum<'a>(call: &'a sums::Call, show: &super::Show, waits: bool) -> SumDoc<'a> 
         count: times.count,
         errors: (!waits).then_some(call.errors),
         total_ns: times.total.0,
-        min_ns: some(times.min),
+        min_ns: times.shortest().map(Nanos::as_u64),
         avg_ns: times.average().map(Nanos::as_u64),
         p50_ns: times.percentile(0.5).map(Nanos::as_u64),
         p99_ns: times.percentile(0.99).map(Nanos::as_u64),
-        max_ns: some(times.max),
+        max_ns: times.longest().map(Nanos::as_u64),
         stddev_ns: call.deviation().map(Nanos::as_u64),
         errnos: show.errnos.then(|| {
             errnos

@@ -186,11 +186,11 @@ fn table<W: Write>(page: &mut Page<'_, W>, calls: &[Call], summary: &Summary) ->
             Count(times.count).to_string(),
             errors,
             some(times.total),
-            some(times.min),
+            times.shortest_text(),
             or_nothing(times.average()),
             or_nothing(times.percentile(0.5)),
             or_nothing(times.percentile(0.99)),
-            some(times.max),
+            times.longest_text(),
             or_nothing(call.deviation()),
         ];
         if summary.gpu {
