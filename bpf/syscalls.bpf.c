@@ -329,7 +329,7 @@ static __noinline int note_args(struct task_struct *t, struct pt_regs *regs, u32
 	for (i = 0; i < GDIAG_CAPTURES; i++) {
 		struct gdiag_capture c = all->of[i];
 
-		if (c.kind == GDIAG_CAPTURE_NONE)
+		if (c.kind == GDIAG_CAPTURE_NONE || c.kind == GDIAG_CAPTURE_RESULT)
 			break;
 		if (c.kind == GDIAG_CAPTURE_FILE) {
 			at = note_file(r, at, c.arg, arg_of(r, c.arg));
@@ -377,6 +377,26 @@ static __noinline int note_late(struct gdiag_syscall *r, u32 nr)
 	at = note_memory(r, 0, GDIAG_BLOCK_TEXT << 8 | c.arg, c.size, arg_of(r, c.arg));
 	if (at <= GDIAG_SYSCALL_BYTES)
 		r->len += at;
+	return 0;
+}
+
+/* The file that an open gave a number to. */
+static __noinline int note_result(struct gdiag_syscall *r, u32 nr, s64 ret)
+{
+	struct gdiag_captures *all;
+	u32 at;
+
+	if (!r || ret < 0 || r->len < sizeof(r->args) || nr >= GDIAG_SYSCALLS)
+		return 0;
+	all = bpf_map_lookup_elem(&captures, &nr);
+	if (!all || all->of[GDIAG_CAPTURES - 1].kind != GDIAG_CAPTURE_RESULT)
+		return 0;
+	at = r->len - sizeof(r->args);
+	if (at > GDIAG_SYSCALL_BYTES)
+		return 0;
+	at = note_file(r, at, GDIAG_ARG_RESULT, ret);
+	if (at <= GDIAG_SYSCALL_BYTES)
+		r->len = sizeof(r->args) + at;
 	return 0;
 }
 
@@ -563,8 +583,10 @@ static __noinline int send_call(struct task_struct *t, struct caller *c, u32 typ
 	if (calls.args && c->start_ns)
 		r = bpf_task_storage_get(&details, t, 0, 0);
 	if (r) {
-		if (type == GDIAG_REC_SYSCALL)
+		if (type == GDIAG_REC_SYSCALL) {
 			note_late(r, (u16)c->nr);
+			note_result(r, (u16)c->nr, ret);
+		}
 		len = r->len;
 	} else {
 		r = (void *)&bare;
