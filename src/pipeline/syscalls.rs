@@ -112,6 +112,11 @@ impl CallSession {
         self.start
     }
 
+    /// Optional programs that this kernel does not have.
+    pub fn missing_probes(&self) -> &[String] {
+        &self.bpf.missing
+    }
+
     /// Records that made no sense.
     pub fn malformed(&self) -> u64 {
         self.batch.borrow().malformed
@@ -140,6 +145,10 @@ impl CallSession {
 
     fn take_until(&mut self, limit: Nanos) -> Result<Vec<Call>> {
         self.lookup.forget_ended();
+        for loss in self.bpf.losses()? {
+            self.seen.lost = self.seen.lost.saturating_add(loss.count);
+            self.lookup.files.lost();
+        }
         let seen = &mut self.seen;
         self.batch.borrow_mut().take_until(
             limit,
@@ -150,9 +159,6 @@ impl CallSession {
                 _ => {}
             },
         );
-        for loss in self.bpf.losses()? {
-            self.seen.lost = self.seen.lost.saturating_add(loss.count);
-        }
         Ok(std::mem::take(&mut self.lookup.calls))
     }
 
