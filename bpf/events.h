@@ -360,7 +360,7 @@ struct gdiag_sum {
 	unsigned long long squares_low; /* of the times, added up, in 128 bits */
 	unsigned long long squares_high;
 	unsigned long long task_start_ns; /* with tid: which thread */
-	unsigned int tid;		  /* 0: threads that there was no room for, together; their squares are of us */
+	unsigned int tid;		  /* 0: threads that there was no room for, together, without squares */
 	unsigned int pid;
 	short nr;
 	short pad[3];

@@ -501,7 +501,6 @@ static __noinline u32 new_sum(struct task_struct *t, struct caller *c, u32 index
 static __noinline int add_shared(struct gdiag_sum *s, u64 d, bool failed)
 {
 	u32 bucket = gdiag_bucket(d);
-	u64 us = d / 1000;
 
 	if (!s)
 		return 0;
@@ -512,8 +511,7 @@ static __noinline int add_shared(struct gdiag_sum *s, u64 d, bool failed)
 		s->min_ns = d;
 	if (d > s->max_ns)
 		s->max_ns = d;
-	/* Of us: 64 bits do, and no carry is lost. */
-	__sync_fetch_and_add(&s->squares_low, us * us);
+	/* No squares: several threads cannot carry from 64 bits to the next. */
 	if (bucket < GDIAG_HIST_BUCKETS)
 		__sync_fetch_and_add(&s->buckets[bucket], 1);
 	__sync_fetch_and_add(&s->count, 1);
@@ -571,6 +569,25 @@ static __always_inline void add(struct task_struct *t, struct caller *c, u64 d, 
 struct bare_syscall {
 	u64 words[HEAD / 8];
 };
+
+/* Of another thread: what it keeps of its call is its own, and may be on its way out. */
+static __noinline int send_open(struct task_struct *t, struct caller *c)
+{
+	struct bare_syscall bare = {};
+	struct gdiag_syscall *r = (void *)&bare;
+
+	if (!t || !c)
+		return 0;
+	r->hdr.type = GDIAG_REC_SYS_OPEN;
+	r->hdr.tid = BPF_CORE_READ(t, pid);
+	r->hdr.ts_ns = bpf_ktime_get_ns();
+	r->start_ns = c->start_ns;
+	r->ret = GDIAG_OPEN_GOES_ON;
+	r->pid = BPF_CORE_READ(t, tgid);
+	r->nr = c->nr;
+	send(r, HEAD, false);
+	return 0;
+}
 
 static __noinline int send_call(struct task_struct *t, struct caller *c, u32 type, s64 ret, u64 now)
 {
@@ -690,6 +707,9 @@ int mark_callers(struct bpf_iter__task *ctx)
 		return 0;
 	c->nr = nr;
 	c->before = 1;
+	/* It may have gone on meanwhile: then that number is not of the call that it is in. */
+	if (BPF_CORE_READ(t, on_cpu) || number(t, syscall_nr(t)) != nr || c->start_ns || c->nr != nr)
+		c->before = 0;
 	return 0;
 }
 
@@ -704,6 +724,6 @@ int open_calls(struct bpf_iter__task *ctx)
 		return 0;
 	c = bpf_task_storage_get(&callers, t, 0, 0);
 	if (c && (c->start_ns || c->before))
-		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_GOES_ON, bpf_ktime_get_ns());
+		send_open(t, c);
 	return 0;
 }
