@@ -256,7 +256,7 @@ impl Error {
             Error::NothingCaptured { .. } => {
                 "check that the target runs meanwhile, and look longer with -d".to_string()
             }
-            Error::EventsLost { .. } => "look at fewer processes (-p instead of -a), or leave out --strict".to_string(),
+            Error::EventsLost { .. } => "look at fewer processes or for a shorter time, or leave out --strict".to_string(),
             Error::NoSuchGpu { .. } => "leave out --gpu for all of them".to_string(),
             Error::NotRecorded { hint, .. } => (*hint).to_string(),
             Error::NothingToDraw { .. } => {

@@ -36,9 +36,9 @@ const STAND_INS: &[(&str, &str)] = &[
     ("--gpu 1", "--gpu 0"),
     // Would run until Ctrl-C.
     ("-a -o node.data", "-a -o node.data -d 300ms"),
-    ("sched --timehist -p", "sched -d 300ms --timehist -p"),
-    ("syscalls -p", "syscalls -d 300ms -p"),
     ("--from 2s --to 3s", "--from 10ms --to 20ms"),
+    // Here there may be two.
+    ("--cpus 0,2-3", "--cpus 0"),
 ];
 
 /// They build, install or take minutes.
@@ -192,6 +192,16 @@ impl Place {
         let (command, filter) = match command.split_once(" | jq ") {
             Some((command, filter)) => (command.to_string(), Some(filter.trim_matches('\''))),
             None => (command, None),
+        };
+        let live = ["gdiag sched", "gdiag syscalls"];
+        let ends = [" -d ", " -i ", " -- "];
+        let command = if live.iter().any(|start| command.starts_with(start))
+            && !ends.iter().any(|end| command.contains(end))
+        {
+            // Would run until Ctrl-C.
+            format!("{command} -d 300ms")
+        } else {
+            command
         };
         println!("{document}: {command}");
         let recorder = ["gdiag snapshot", "gdiag stat", "gdiag stop"];

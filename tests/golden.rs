@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const RECORDINGS: [&str; 7] = [
-    "launch", "item", "loader", "stacks", "engine", "managed", "attached",
+const RECORDINGS: [&str; 8] = [
+    "launch", "item", "loader", "stacks", "engine", "managed", "attached", "syscalls",
 ];
 
 /// Every so many bytes a recording is cut, or a bit of it flipped.
@@ -93,6 +93,32 @@ fn reports_are_as_approved() {
             &format!("{name}.json"),
             &whole_report(name, &["--json", "--gaps", "3"]),
         );
+    }
+}
+
+/// What the scheduler did, and which system calls overlapped idle time, beside a GPU.
+#[test]
+fn host_modes_are_as_approved() {
+    for (file, arguments) in [
+        ("syscalls-calls.txt", &["syscalls", "-s"] as &[&str]),
+        ("syscalls-calls.json", &["syscalls", "-s", "--json"]),
+        ("syscalls-sched.txt", &["sched"]),
+        ("syscalls-sched.json", &["sched", "--json"]),
+        (
+            "syscalls-timehist.txt",
+            &["sched", "--timehist", "--to", "60ms"],
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+            .args(arguments)
+            .arg("-i")
+            .arg(data("syscalls.data"))
+            .env("COLUMNS", "80")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        approve(file, &String::from_utf8(output.stdout).unwrap());
     }
 }
 

@@ -65,7 +65,8 @@ fn interrupted(dir: &Path, command: &[&str], target: u32, signal: Signal) -> Out
         "--",
         "sh",
         "-c",
-        "echo begun >&2; exec sleep 600",
+        // Whoever starts a test in the background has INT ignored in all of this: it may outlive gdiag.
+        "echo begun >&2; exec sleep 20 >/dev/null 2>&1",
     ];
     let mut child = gdiag(dir, command, &beside)
         .stdout(Stdio::piped())

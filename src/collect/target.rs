@@ -167,6 +167,11 @@ impl Command {
         nix::unistd::Pid::from_raw(i32::try_from(self.pid).unwrap_or(i32::MAX))
     }
 
+    /// It was let go.
+    pub fn is_started(&self) -> bool {
+        self.start.is_none()
+    }
+
     /// Waits for its end; the status is in the encoding of wait(2).
     pub fn wait(&self) -> Result<i32> {
         loop {

@@ -237,7 +237,9 @@ impl Subject {
     /// the run ended before the command did, and has its status, unless it fails itself.
     pub(super) fn conclude(&self, result: Result<u8>) -> Result<u8> {
         let command = self.command.as_ref();
-        let Some(command) = command.filter(|_| self.target == Target::Command) else {
+        // One that was never let go ends with gdiag, without having run anything.
+        let stands_in = |c: &&Command| self.target == Target::Command && c.is_started();
+        let Some(command) = command.filter(stands_in) else {
             return result;
         };
         match result {

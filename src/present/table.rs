@@ -20,6 +20,8 @@ pub enum Column {
     Text(&'static str),
     /// Left-aligned; cut in the middle when the table is too wide.
     Name(&'static str),
+    /// Left-aligned, `name:number`; cut before the last colon when the table is too wide: half a number is another's.
+    Task(&'static str),
     /// Left-aligned, for the last column; takes a few lines when the table is too wide.
     Prose(&'static str),
 }
@@ -31,6 +33,7 @@ impl Column {
             | Column::Word(title)
             | Column::Text(title)
             | Column::Name(title)
+            | Column::Task(title)
             | Column::Prose(title) => title,
         }
     }
@@ -38,7 +41,7 @@ impl Column {
     fn gives_way(self) -> bool {
         match self {
             Column::Number(_) | Column::Word(_) => false,
-            Column::Text(_) | Column::Name(_) | Column::Prose(_) => true,
+            Column::Text(_) | Column::Name(_) | Column::Task(_) | Column::Prose(_) => true,
         }
     }
 }
@@ -114,6 +117,7 @@ impl Table {
                     text::cut_end(cell, width)
                 }
                 Column::Name(_) => text::cut_middle(cell, width),
+                Column::Task(_) => text::cut_before(cell, ':', width),
             };
             // Padding is our own work: `format!` counts characters, not columns.
             let padding = " ".repeat(width.saturating_sub(text::width(&cell)));
@@ -122,7 +126,11 @@ impl Table {
             }
             match column {
                 Column::Number(_) => line.extend([padding.as_str(), &cell]),
-                Column::Word(_) | Column::Text(_) | Column::Name(_) | Column::Prose(_) => {
+                Column::Word(_)
+                | Column::Text(_)
+                | Column::Name(_)
+                | Column::Task(_)
+                | Column::Prose(_) => {
                     line.extend([&cell, padding.as_str()]);
                 }
             }

@@ -74,6 +74,21 @@ pub fn cut_middle(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{head}{DOTS}{tail}"))
 }
 
+/// `text` in at most `columns`, cut before the last `mark`, so that what follows stays whole; at its end
+/// when there is no room for that, or no mark.
+pub fn cut_before(text: &str, mark: char, columns: usize) -> Cow<'_, str> {
+    if fits(text, columns) {
+        return Cow::Borrowed(text);
+    }
+    let at = text.rfind(mark).unwrap_or(text.len());
+    let (head, tail) = text.split_at(at);
+    let room = columns.checked_sub(width(tail) + DOTS.len());
+    match room.filter(|&room| room > 0 && fits(tail, columns)) {
+        Some(room) => Cow::Owned(format!("{}{DOTS}{tail}", prefix(head, room))),
+        None => cut_end(text, columns),
+    }
+}
+
 /// Marks without a width could fill the screen all the same.
 fn fits(text: &str, columns: usize) -> bool {
     width(text) <= columns && text.chars().count() <= char_limit(columns)
@@ -200,6 +215,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_number_behind_a_name_is_never_cut() {
+        assert_eq!(
+            cut_before("pt_autograd_0:478*", ':', 16),
+            "pt_autog...:478*"
+        );
+        assert_eq!(cut_before("a:b:12", ':', 80), "a:b:12");
+        assert_eq!(cut_before("no mark in it", ':', 8), "no ma...");
+        assert_eq!(cut_before("x:1234567890", ':', 8), "x:123...");
+    }
 
     #[test]
     fn ordinary_names_stay_as_they_are() {

@@ -19,7 +19,7 @@ pub struct Scope<'a> {
     pub to: Nanos,
     /// Empty: all.
     pub tids: &'a [Tid],
-    /// By number; what is missing is not wanted.
+    /// By number; the last one stands for all that are higher, too.
     pub wanted: &'a [bool],
     pub least: Nanos,
     pub only_failed: bool,
@@ -62,7 +62,8 @@ pub fn each(t: &Timeline, scope: &Scope<'_>, mut sink: impl FnMut(Made)) {
             continue;
         }
         let mut offer = |made: Made| {
-            let wanted = scope.wanted.get(usize::from(made.number));
+            let last = scope.wanted.len().saturating_sub(1);
+            let wanted = scope.wanted.get(usize::from(made.number).min(last));
             if wanted.copied().unwrap_or(false)
                 && made.end.saturating_sub(made.start) >= scope.least
                 && (!scope.only_failed || made.errno().is_some())

@@ -127,3 +127,21 @@ fn without_calls_it_tells_what_was_waited_in() {
     assert_eq!(nap.errors, 0);
     assert!(found.notes[0].contains("--syscalls"), "{:?}", found.notes);
 }
+
+#[test]
+fn a_number_that_no_call_has_is_one_of_those_above() {
+    let story = made(calls(), MAIN, 9_999, (600, 601), -38);
+    let count = |scope: &Scope<'_>| {
+        let found = of(&story, scope);
+        let calls = found.threads.iter().flat_map(|t| &t.calls);
+        calls.filter(|c| c.name == "syscall_9999").count()
+    };
+    assert_eq!(count(&all()), 1);
+    let mut named = [true; 512];
+    named[511] = false;
+    let only = Scope {
+        wanted: &named,
+        ..all()
+    };
+    assert_eq!(count(&only), 0);
+}

@@ -50,9 +50,15 @@ pub(super) fn run(
         // With stderr gone there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
     }
-    let summary = summary(&timeline, options, (from, to))?;
+    let mut summary = summary(&timeline, options, (from, to))?;
+    let lost = summary.lost;
+    if !whole {
+        // Nobody knows what else was in it.
+        summary.lost = None;
+        summary.notes.splice(0..0, warnings);
+    }
     super::write(options, &summary)?;
-    Ok(match summary.lost {
+    Ok(match lost {
         _ if !whole => status::FAILED,
         Some(lost) if lost > 0 && options.strict => return Err(Error::EventsLost { lost }.into()),
         Some(_) | None => status::DONE,

@@ -179,7 +179,7 @@ fn latency(
     const ROOM: usize = 110;
     let wide = page.style().width >= ROOM;
     let mut columns = vec![
-        Column::Name("TASK"),
+        Column::Task("TASK"),
         Column::Number("RUN"),
         Column::Number("SWITCHES"),
         Column::Number("WAITED"),
@@ -275,7 +275,7 @@ fn switches(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
     let (yields, throttles) = (has(OffReason::Yielded), has(OffReason::Throttled));
     let masks = shown.iter().any(|row| row.sum.allowed_cpus().is_some());
     let mut columns = vec![
-        Column::Name("TASK"),
+        Column::Task("TASK"),
         Column::Number("SLEPT"),
         Column::Number("PREEMPTED"),
     ];
@@ -321,7 +321,7 @@ fn off_cpu(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
     }
     heading(page, "What they waited for off the CPU")?;
     let mut table = Table::new(&[
-        Column::Name("TASK"),
+        Column::Task("TASK"),
         Column::Number("BLOCKED"),
         Column::Prose("FOR"),
     ]);
@@ -361,7 +361,7 @@ fn wakers(page: &mut Page<'_, impl Write>, shown: &[Row]) -> io::Result<()> {
     }
     heading(page, "Who woke them")?;
     let mut table = Table::new(&[
-        Column::Name("TASK"),
+        Column::Task("TASK"),
         Column::Number("WOKEN"),
         Column::Prose("BY"),
     ]);
@@ -456,7 +456,7 @@ fn preemptors(
         "Who took their CPU, and how long they then waited"
     };
     heading(page, title)?;
-    let mut columns = vec![Column::Name("TASK")];
+    let mut columns = vec![Column::Task("TASK")];
     columns.push(Column::Number(if had { "HAD IT" } else { "RAN" }));
     columns.extend([
         Column::Number("TOOK IT"),
