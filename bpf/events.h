@@ -325,6 +325,7 @@ enum gdiag_capture_kind {
 	GDIAG_CAPTURE_BYTES = 3,   /* elements of `size` bytes: as many as args[times - 1] says; times 0: one */
 	GDIAG_CAPTURE_POLL = 4,	   /* the same of pollfds, and what their numbers stand for */
 	GDIAG_CAPTURE_NO_ARGS = 5, /* as the first one: the call has no arguments */
+	GDIAG_CAPTURE_RESULT = 6,  /* as the last one: what the number that it returns stands for then */
 };
 
 /* What to read of one argument of a call. gdiag says so for each number. */
@@ -337,7 +338,10 @@ struct gdiag_capture {
 	unsigned short most; /* bytes */
 };
 
-#define GDIAG_CAPTURES 4
+#define GDIAG_CAPTURES 5
+
+/* The result of a call, where others have the number of an argument. */
+#define GDIAG_ARG_RESULT 6
 
 struct gdiag_captures {
 	struct gdiag_capture of[GDIAG_CAPTURES];
@@ -356,7 +360,7 @@ struct gdiag_sum {
 	unsigned long long squares_low; /* of the times, added up, in 128 bits */
 	unsigned long long squares_high;
 	unsigned long long task_start_ns; /* with tid: which thread */
-	unsigned int tid;		  /* 0: threads that there was no room for, together; their squares are of us */
+	unsigned int tid;		  /* 0: threads that there was no room for, together, without squares */
 	unsigned int pid;
 	short nr;
 	short pad[3];

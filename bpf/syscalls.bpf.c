@@ -317,7 +317,7 @@ static __noinline int note_args(struct task_struct *t, struct pt_regs *regs, u32
 	for (i = 0; i < GDIAG_CAPTURES; i++) {
 		struct gdiag_capture c = all->of[i];
 
-		if (c.kind == GDIAG_CAPTURE_NONE)
+		if (c.kind == GDIAG_CAPTURE_NONE || c.kind == GDIAG_CAPTURE_RESULT)
 			break;
 		if (c.kind == GDIAG_CAPTURE_FILE) {
 			at = note_file(r, at, c.arg, arg_of(r, c.arg));
@@ -365,6 +365,26 @@ static __noinline int note_late(struct gdiag_syscall *r, u32 nr)
 	at = note_memory(r, 0, GDIAG_BLOCK_TEXT << 8 | c.arg, c.size, arg_of(r, c.arg));
 	if (at <= GDIAG_SYSCALL_BYTES)
 		r->len += at;
+	return 0;
+}
+
+/* The file that an open gave a number to. */
+static __noinline int note_result(struct gdiag_syscall *r, u32 nr, s64 ret)
+{
+	struct gdiag_captures *all;
+	u32 at;
+
+	if (!r || ret < 0 || r->len < sizeof(r->args) || nr >= GDIAG_SYSCALLS)
+		return 0;
+	all = bpf_map_lookup_elem(&captures, &nr);
+	if (!all || all->of[GDIAG_CAPTURES - 1].kind != GDIAG_CAPTURE_RESULT)
+		return 0;
+	at = r->len - sizeof(r->args);
+	if (at > GDIAG_SYSCALL_BYTES)
+		return 0;
+	at = note_file(r, at, GDIAG_ARG_RESULT, ret);
+	if (at <= GDIAG_SYSCALL_BYTES)
+		r->len = sizeof(r->args) + at;
 	return 0;
 }
 
@@ -469,7 +489,6 @@ static __noinline u32 new_sum(struct task_struct *t, struct caller *c, u32 index
 static __noinline int add_shared(struct gdiag_sum *s, u64 d, bool failed)
 {
 	u32 bucket = gdiag_bucket(d);
-	u64 us = d / 1000;
 
 	if (!s)
 		return 0;
@@ -480,8 +499,7 @@ static __noinline int add_shared(struct gdiag_sum *s, u64 d, bool failed)
 		s->min_ns = d;
 	if (d > s->max_ns)
 		s->max_ns = d;
-	/* Of us: 64 bits do, and no carry is lost. */
-	__sync_fetch_and_add(&s->squares_low, us * us);
+	/* No squares: several threads cannot carry from 64 bits to the next. */
 	if (bucket < GDIAG_HIST_BUCKETS)
 		__sync_fetch_and_add(&s->buckets[bucket], 1);
 	__sync_fetch_and_add(&s->count, 1);
@@ -540,6 +558,25 @@ struct bare_syscall {
 	u64 words[HEAD / 8];
 };
 
+/* Of another thread: what it keeps of its call is its own, and may be on its way out. */
+static __noinline int send_open(struct task_struct *t, struct caller *c)
+{
+	struct bare_syscall bare = {};
+	struct gdiag_syscall *r = (void *)&bare;
+
+	if (!t || !c)
+		return 0;
+	r->hdr.type = GDIAG_REC_SYS_OPEN;
+	r->hdr.tid = BPF_CORE_READ(t, pid);
+	r->hdr.ts_ns = bpf_ktime_get_ns();
+	r->start_ns = c->start_ns;
+	r->ret = GDIAG_OPEN_GOES_ON;
+	r->pid = BPF_CORE_READ(t, tgid);
+	r->nr = c->nr;
+	send(r, HEAD, false);
+	return 0;
+}
+
 static __noinline int send_call(struct task_struct *t, struct caller *c, u32 type, s64 ret, u64 now)
 {
 	struct gdiag_syscall *r = 0;
@@ -551,8 +588,10 @@ static __noinline int send_call(struct task_struct *t, struct caller *c, u32 typ
 	if (calls.args && c->start_ns)
 		r = bpf_task_storage_get(&details, t, 0, 0);
 	if (r) {
-		if (type == GDIAG_REC_SYSCALL)
+		if (type == GDIAG_REC_SYSCALL) {
 			note_late(r, (u16)c->nr);
+			note_result(r, (u16)c->nr, ret);
+		}
 		len = r->len;
 	} else {
 		r = (void *)&bare;
@@ -656,6 +695,9 @@ int mark_callers(struct bpf_iter__task *ctx)
 		return 0;
 	c->nr = nr;
 	c->before = 1;
+	/* It may have gone on meanwhile: then that number is not of the call that it is in. */
+	if (BPF_CORE_READ(t, on_cpu) || number(t, syscall_nr(t)) != nr || c->start_ns || c->nr != nr)
+		c->before = 0;
 	return 0;
 }
 
@@ -670,6 +712,6 @@ int open_calls(struct bpf_iter__task *ctx)
 		return 0;
 	c = bpf_task_storage_get(&callers, t, 0, 0);
 	if (c && (c->start_ns || c->before))
-		send_call(t, c, GDIAG_REC_SYS_OPEN, GDIAG_OPEN_GOES_ON, bpf_ktime_get_ns());
+		send_open(t, c);
 	return 0;
 }

@@ -92,7 +92,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -s h -l help -d 'Prin
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s p -l pid -d 'Watch these processes and their children; ends when they do' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s G -l cgroup -d 'Watch the processes of these cgroups and of those below them, and whoever comes into them; ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -l container -d 'Watch the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O, Podman or Kubernetes' -r
-complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s t -l tid -d 'Only these threads are shown' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s t -l tid -d 'Only these threads are shown; a command says how long to watch then' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s C -l cpus -d 'Only what happens on these CPUs counts, such as 0,2-3: running there, and waiting to run there' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s d -l duration -d 'Stop watching after this time, such as 10s or 250ms' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s I -l interval -d 'Print what has come each time so much time is over, too' -r
@@ -126,7 +126,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand sched" -s h -l help -d 'Prin
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s p -l pid -d 'Watch these processes and their children; ends when they do' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s G -l cgroup -d 'Watch the processes of these cgroups and of those below them, and whoever comes into them; ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -l container -d 'Watch the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O, Podman or Kubernetes' -r
-complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s t -l tid -d 'Only these threads' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s t -l tid -d 'Only these threads; a command says how long to watch then' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -l duration -d 'Only calls that took at least this many milliseconds, such as 10 or 0.5' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s e -l filter -d 'Only these calls, or with ! all but these; * stands for anything' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand syscalls" -s d -d 'Stop watching after this time, such as 10s or 250ms' -r

@@ -1022,6 +1022,62 @@ mod tests {
     }
 
     #[test]
+    fn what_a_view_would_ignore_is_refused() {
+        let sched = |arguments: &[&str]| parse(&[&["sched"], arguments].concat());
+        for view in ["--timehist", "--map"] {
+            for option in ["--by=name", "--sort=run", "--top=3"] {
+                assert!(sched(&[view, option]).is_err(), "{view} {option}");
+                assert!(sched(&[option]).is_ok(), "{option}");
+            }
+            assert!(sched(&[view]).is_ok());
+        }
+        assert!(sched(&["--map", "-t", "7"]).is_err());
+        assert!(sched(&["--json", "--by", "process"]).is_err());
+        let syscalls = |arguments: &[&str]| parse(&[&["syscalls"], arguments].concat());
+        for option in [
+            "--hist",
+            "--total",
+            "--errno-summary",
+            "--top=3",
+            "--interval=1s",
+        ] {
+            assert!(syscalls(&[option]).is_err(), "{option}");
+            for sums in ["-s", "-S"] {
+                assert!(syscalls(&[sums, option]).is_ok(), "{sums} {option}");
+            }
+        }
+        assert!(syscalls(&["-s", "-T"]).is_err());
+        assert!(syscalls(&[]).is_ok() && syscalls(&["-T"]).is_ok());
+    }
+
+    #[test]
+    fn with_threads_a_command_says_how_long() {
+        let target = |arguments: &[&str]| match parse(arguments).unwrap() {
+            Action::Sched(SchedOptions {
+                source: SchedSource::Live { target, .. },
+                ..
+            })
+            | Action::Syscalls(SyscallsOptions {
+                source: SyscallsSource::Live { target, .. },
+                ..
+            }) => target,
+            other => panic!("{other:?}"),
+        };
+        for subcommand in ["sched", "syscalls"] {
+            // Those of the threads, where they are on the machine.
+            assert_eq!(
+                target(&[subcommand, "-t", "7", "--", "sleep", "1"]),
+                Target::All
+            );
+            assert_eq!(
+                target(&[subcommand, "-p", "8", "-t", "7", "--", "sleep", "1"]),
+                Target::Pids(vec![Pid(8)])
+            );
+            assert_eq!(target(&[subcommand, "--", "sleep", "1"]), Target::Command);
+        }
+    }
+
+    #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }

@@ -47,7 +47,7 @@ pub(super) struct SchedArgs {
     #[command(flatten)]
     watched: WatchedArgs,
 
-    /// Only these threads are shown
+    /// Only these threads are shown; a command says how long to watch then
     #[arg(short, long, value_name = "TID[,TID]...", value_delimiter = ',', value_parser = parse_tid)]
     tid: Vec<Tid>,
 
@@ -69,11 +69,11 @@ pub(super) struct SchedArgs {
     input: Option<PathBuf>,
 
     /// Print a line for each switch
-    #[arg(long, conflicts_with_all = ["map", "hist", "json", "interval"])]
+    #[arg(long, conflicts_with_all = ["map", "hist", "json", "interval", "by", "sort", "top"])]
     timehist: bool,
 
     /// Print a column for each CPU and a line for each change
-    #[arg(long, conflicts_with_all = ["hist", "json", "interval"])]
+    #[arg(long, conflicts_with_all = ["hist", "json", "interval", "tid", "by", "sort", "top"])]
     map: bool,
 
     /// Print histograms of the time waited for a CPU and of the time on one, too: of all, and of each with
@@ -98,7 +98,12 @@ pub(super) struct SchedArgs {
     threshold: Option<Nanos>,
 
     /// A row for each thread, or for each process or name
-    #[arg(long, value_name = "WHAT", default_value = "thread")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "thread",
+        conflicts_with = "json"
+    )]
     by: SchedBy,
 
     /// Which rows come first
@@ -230,7 +235,7 @@ impl SchedArgs {
                 }
             }
             None => {
-                let (target, command) = self.watched.into_target("sched")?;
+                let (target, command) = self.watched.into_target("sched", !self.tid.is_empty())?;
                 SchedSource::Live {
                     target,
                     command,

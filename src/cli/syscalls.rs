@@ -52,20 +52,20 @@ pub(super) struct SyscallsArgs {
     #[command(flatten)]
     watched: WatchedArgs,
 
-    /// Only these threads
+    /// Only these threads; a command says how long to watch then
     #[arg(short, long, value_name = "TID[,TID]...", value_delimiter = ',', value_parser = parse_tid)]
     tid: Vec<Tid>,
 
     /// Sum up, instead of a line for each call
-    #[arg(short, long, conflicts_with = "with_summary")]
+    #[arg(short, long, group = "sums", conflicts_with = "with_summary")]
     summary: bool,
 
     /// A line for each call, and the sums at the end
-    #[arg(short = 'S', long)]
+    #[arg(short = 'S', long, group = "sums")]
     with_summary: bool,
 
     /// Print the time of the machine's clock (CLOCK_MONOTONIC) instead of that since the start
-    #[arg(short = 'T', long)]
+    #[arg(short = 'T', long, conflicts_with = "summary")]
     time: bool,
 
     /// Only calls that took at least this many milliseconds, such as 10 or 0.5
@@ -87,15 +87,15 @@ pub(super) struct SyscallsArgs {
     failed: bool,
 
     /// Sums by error, too
-    #[arg(long)]
+    #[arg(long, requires = "sums")]
     errno_summary: bool,
 
     /// Print a histogram of each call's times, too
-    #[arg(long)]
+    #[arg(long, requires = "sums")]
     hist: bool,
 
     /// One table of all threads, instead of one for each
-    #[arg(long)]
+    #[arg(long, requires = "sums")]
     total: bool,
 
     /// Stop watching after this time, such as 10s or 250ms
@@ -104,7 +104,7 @@ pub(super) struct SyscallsArgs {
 
     /// Print the sums each time so much time is over, too
     #[arg(short = 'I', long, value_name = "DUR", value_parser = parse_positive,
-          conflicts_with = "input", requires = "summary")]
+          conflicts_with = "input", requires = "sums")]
     interval: Option<Nanos>,
 
     /// Stop after so many lines
@@ -113,7 +113,7 @@ pub(super) struct SyscallsArgs {
     max_events: Option<u64>,
 
     /// Threads that are shown in sums, or all
-    #[arg(long, value_name = "N|all", default_value = "20", value_parser = super::parse_limit)]
+    #[arg(long, value_name = "N|all", default_value = "20", requires = "sums", value_parser = super::parse_limit)]
     top: super::GapLimit,
 
     /// Read this recording instead of watching
@@ -207,7 +207,8 @@ impl SyscallsArgs {
                 }
             }
             None => {
-                let (target, command) = self.watched.into_target("syscalls")?;
+                let (target, command) =
+                    self.watched.into_target("syscalls", !self.tid.is_empty())?;
                 SyscallsSource::Live {
                     target,
                     command,

@@ -38,9 +38,11 @@ pub(super) struct WatchedArgs {
 }
 
 impl WatchedArgs {
+    /// With `threads` those are watched unless others are named, and a command says how long.
     pub(super) fn into_target(
         self,
         subcommand: &str,
+        threads: bool,
     ) -> Result<(Target, Vec<OsString>), clap::Error> {
         let target = if !self.pid.is_empty() {
             Target::Pids(self.pid)
@@ -49,7 +51,7 @@ impl WatchedArgs {
                 paths: self.cgroup,
                 containers: self.container,
             }
-        } else if self.all || self.command.is_empty() {
+        } else if self.all || threads || self.command.is_empty() {
             Target::All
         } else {
             Target::Command

@@ -234,10 +234,16 @@ pub fn open_file(tid: u32, fd: u64) -> String {
 /// The same, if it still is the file with this inode. The file itself is not looked at, as that of a
 /// server that does not answer would take for ever.
 pub fn descriptor(tid: u32, fd: u64, inode: u64) -> Option<String> {
-    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
-    // Before Linux 5.14 it is not told.
-    let is_it = parse_inode(&info).is_none_or(|now| now == inode);
-    Some(open_file(tid, fd)).filter(|path| is_it && !path.is_empty())
+    let is_it = || {
+        let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}"));
+        // Before Linux 5.14 it is not told.
+        info.is_ok_and(|info| parse_inode(&info).is_none_or(|now| now == inode))
+    };
+    if !is_it() {
+        return None;
+    }
+    // By then the number may have been given to another file.
+    Some(open_file(tid, fd)).filter(|path| !path.is_empty() && is_it())
 }
 
 fn parse_inode(info: &str) -> Option<u64> {

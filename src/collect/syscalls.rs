@@ -110,10 +110,15 @@ pub enum Capture {
     Polled { arg: u8, times: u8 },
     /// The call has no arguments at all: its record is short.
     NoArguments,
+    /// What the number that it returns stands for then.
+    Result,
 }
 
-/// Of one call.
-pub type Captures = [Option<Capture>; 4];
+/// Of one call. [`Capture::Result`] is the last one.
+pub type Captures = [Option<Capture>; 5];
+
+/// Where a block has the number of an argument, that of the result.
+pub const RESULT: usize = 6;
 
 /// As the BPF programs have it: `MOST_BYTES`.
 const MOST_BYTES: u16 = 400;
@@ -133,6 +138,7 @@ impl Capture {
             } => (capture::GDIAG_CAPTURE_BYTES, arg, times + 1, size, most),
             Capture::Polled { arg, times } => (capture::GDIAG_CAPTURE_POLL, arg, times + 1, 8, 128),
             Capture::NoArguments => (capture::GDIAG_CAPTURE_NO_ARGS, 0, 0, 0, 0),
+            Capture::Result => (capture::GDIAG_CAPTURE_RESULT, 0, 0, 0, 0),
         };
         types::gdiag_capture {
             // There are few kinds.
@@ -314,9 +320,7 @@ fn bits(wanted: &[bool]) -> [u64; NUMBERS / 64] {
 }
 
 fn set_captures(skel: &SyscallsSkel<'_>, number: u32, captures: &Captures) -> Result<()> {
-    // An empty one ends the list.
-    let mut given = captures.iter().flatten().map(|capture| capture.wire());
-    let of = [(); 4].map(|()| given.next().unwrap_or_default());
+    let of = captures.map(|capture| capture.map_or_else(Default::default, Capture::wire));
     let value = types::gdiag_captures { of };
     skel.maps
         .captures

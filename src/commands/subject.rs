@@ -112,6 +112,11 @@ impl Subject {
         }
     }
 
+    /// The command is the target.
+    pub(super) fn is_command(&self) -> bool {
+        self.target == Target::Command
+    }
+
     /// Processes that are no target, though they may be in the cgroup of some, or gdiag a child of one.
     pub(super) fn strangers(&self) -> Vec<u32> {
         match &self.command {

@@ -252,6 +252,21 @@ pub(crate) mod tests {
         bytes
     }
 
+    /// A call of thread 8 of process 7.
+    pub(crate) fn call(
+        nr: i64,
+        (start, end): (u64, u64),
+        ret: i64,
+        values: [u64; 6],
+        blocks: &[Vec<u8>],
+    ) -> RawCall {
+        let tail = [values.map(u64::to_ne_bytes).concat(), blocks.concat()].concat();
+        let bytes = record(i16::try_from(nr).unwrap(), start, ret, &tail);
+        let mut call = RawCall::of(&bytes, false).unwrap();
+        call.end = Nanos(end);
+        call
+    }
+
     #[test]
     fn a_bare_call_is_an_event() {
         let call = RawCall::of(&record(39, 100, -2, &[]), false).unwrap();

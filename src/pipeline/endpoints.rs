@@ -91,6 +91,14 @@ impl Endpoints {
         })
     }
 
+    /// A socket was given an address or another end: what is known of it is no more.
+    pub fn forget(&mut self, inode: u32) {
+        for namespace in self.namespaces.values_mut() {
+            namespace.sockets.remove(&Inode(inode));
+            namespace.absent.remove(&Inode(inode));
+        }
+    }
+
     /// Of an epoll or poll, which is what `word` is, of such inodes: not all of them need to be sockets.
     pub fn set(&mut self, word: &str, pid: u32, inodes: &[u32]) -> Option<Endpoint> {
         let inodes: Vec<Inode> = inodes.iter().copied().map(Inode).collect();

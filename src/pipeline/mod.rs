@@ -33,7 +33,7 @@ use crate::decode::sched::Batch;
 use crate::event::{Define, Event, NameId, Pid, Process, ShimState, Tid};
 use crate::intern::Names;
 use crate::model::api;
-use crate::units::Nanos;
+use crate::units::{Count, Nanos};
 
 use driver::Drivers;
 use injections::{Injections, Outcome};
@@ -78,6 +78,8 @@ pub struct Session {
     more_warnings: u64,
     missing: Vec<String>,
     host_only: bool,
+    /// Of [`Seen::lost`], system calls of threads that there was no memory for.
+    told_unseen: u64,
     pub seen: Seen,
 }
 
@@ -154,6 +156,7 @@ impl Session {
             more_warnings: 0,
             missing,
             host_only: false,
+            told_unseen: 0,
             seen: Seen::default(),
         };
         session.clock(sink);
@@ -211,6 +214,19 @@ impl Session {
                 "{who} ended before gdiag could read their GPU records: they are missing"
             ));
         }
+        if self.lookup.calls_left_out > 0 {
+            warnings.push(format!(
+                "{} system calls were left out: their begin was not seen, or they are of 32-bit programs",
+                Count(self.lookup.calls_left_out)
+            ));
+        }
+        let unseen = self.unseen_calls();
+        if unseen > 0 {
+            warnings.push(format!(
+                "{} system calls were not seen: no memory for their threads",
+                Count(unseen)
+            ));
+        }
         if self.more_warnings > 0 {
             let more = self.more_warnings;
             warnings.push(format!("{more} more of the like"));
@@ -224,6 +240,11 @@ impl Session {
         self.names.forget();
         self.lookup.forget_ids();
         self.gpu.names().collect()
+    }
+
+    fn unseen_calls(&self) -> u64 {
+        let syscalls = self.syscalls.as_ref();
+        syscalls.map_or(0, |syscalls| syscalls.shortage().unseen)
     }
 
     fn warn(&mut self, warning: String) {
@@ -339,6 +360,10 @@ impl Session {
             self.seen.lost = self.seen.lost.saturating_add(loss.count);
             sink(Event::Loss(loss));
         }
+        let unseen = self.unseen_calls();
+        let more = unseen.saturating_sub(self.told_unseen);
+        self.seen.lost = self.seen.lost.saturating_add(more);
+        self.told_unseen = unseen;
         Ok(())
     }
 

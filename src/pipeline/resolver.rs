@@ -9,6 +9,7 @@ use crate::collect::shims::DRIVER_THREAD;
 use crate::collect::stacks;
 use crate::decode::sched::{Lookup, RawWait};
 use crate::decode::stacks::RawSample;
+use crate::decode::syscalls::RawCall;
 use crate::event::{Event, Exit, NameId, Pid, Sample, SampleKind, StackId, Task, TaskReason, Tid};
 use crate::intern::{Names, Stacks};
 use crate::pipeline::objects::{InProc, Objects};
@@ -61,6 +62,8 @@ pub(super) struct Resolver {
     /// Processes whose description is to be read, by host pid and by their pid in /proc.
     pub(super) described: Vec<(Pid, u32)>,
     pub(super) news: Vec<News>,
+    /// System calls that returned and are no events: of 32-bit programs, or begun before.
+    pub(super) calls_left_out: u64,
     pub(super) user: UserStacks,
     /// Recorded threads by process and their ids inside its PID namespace, where those differ from the host's.
     inner_tids: HashMap<Pid, HashMap<u32, Tid>>,
@@ -71,6 +74,10 @@ pub(super) struct Resolver {
 }
 
 impl Lookup for Resolver {
+    fn sys_call(&mut self, raw: &RawCall) {
+        self.calls_left_out += u64::from(raw.result().is_some() && raw.event().is_none());
+    }
+
     fn sample(
         &mut self,
         raw: &RawSample,

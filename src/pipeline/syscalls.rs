@@ -68,6 +68,8 @@ pub struct CallSession {
     lookup: CallLookup,
     start: Nanos,
     failures: bool,
+    /// Calls that were not seen, which are among those lost.
+    unseen: u64,
     pub seen: Seen,
 }
 
@@ -85,6 +87,7 @@ impl CallSession {
             lookup: CallLookup::default(),
             start: clock::monotonic(),
             failures: calls.failures,
+            unseen: 0,
             seen: Seen::default(),
         };
         // A command that waits to be let go may be over before the next look.
@@ -110,6 +113,11 @@ impl CallSession {
     /// When watching began.
     pub fn started(&self) -> Nanos {
         self.start
+    }
+
+    /// Optional programs that this kernel does not have.
+    pub fn missing_probes(&self) -> &[String] {
+        &self.bpf.missing
     }
 
     /// Records that made no sense.
@@ -140,6 +148,16 @@ impl CallSession {
 
     fn take_until(&mut self, limit: Nanos) -> Result<Vec<Call>> {
         self.lookup.forget_ended();
+        for loss in self.bpf.losses()? {
+            self.seen.lost = self.seen.lost.saturating_add(loss.count);
+            self.lookup.files.lost();
+        }
+        let unseen = self.syscalls.shortage().unseen;
+        self.seen.lost = self
+            .seen
+            .lost
+            .saturating_add(unseen.saturating_sub(self.unseen));
+        self.unseen = unseen;
         let seen = &mut self.seen;
         self.batch.borrow_mut().take_until(
             limit,
@@ -150,9 +168,6 @@ impl CallSession {
                 _ => {}
             },
         );
-        for loss in self.bpf.losses()? {
-            self.seen.lost = self.seen.lost.saturating_add(loss.count);
-        }
         Ok(std::mem::take(&mut self.lookup.calls))
     }
 
@@ -218,10 +233,12 @@ impl CallSession {
 
 fn of_sum(sum: &Sum, by_error: BTreeMap<u16, u64>, table: Table) -> CallSum {
     const WORD: f64 = 18_446_744_073_709_551_616.0;
-    // Those of several threads are of us.
-    let unit = if sum.tid == 0 { 1e6 } else { 1.0 };
     #[allow(clippy::cast_precision_loss)]
-    let squares = (sum.squares_high as f64 * WORD + sum.squares_low as f64) * unit;
+    let squares = match sum.tid {
+        // Of several threads there are none: no number, and no deviation.
+        0 => f64::NAN,
+        _ => sum.squares_high as f64 * WORD + sum.squares_low as f64,
+    };
     CallSum {
         name: match Number::of_wire(sum.nr) {
             Number::None => "(other)".to_string(),

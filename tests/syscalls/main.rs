@@ -176,6 +176,25 @@ fn lines_say_which_file_and_what_came_of_it() {
     let second = format!("3<{directory}/second>");
     assert_eq!(ours, [&first, &first, &first, &second, &second, &second]);
 
+    let at = |offset: &str| -> Vec<&str> {
+        let reads = reads.iter().filter(|read| read["args"][3] == *offset);
+        reads
+            .map(|read| read["args"][0].as_str().unwrap())
+            .collect()
+    };
+    assert_eq!(
+        at("8"),
+        [0, 1, 2].map(|n| format!("3<{directory}/again{n}>"))
+    );
+    // What became of the first one is not seen here.
+    let same = at("9");
+    assert_eq!(same[0], format!("3<{directory}/0/same>"));
+    assert!(
+        [format!("3<{directory}/1/same>"), "3<.../same>".to_string()]
+            .contains(&same[1].to_string()),
+        "{same:?}"
+    );
+
     let naps = of("clock_nanosleep", "syscalls-caller");
     assert_eq!(naps.len(), 5);
     for nap in naps {

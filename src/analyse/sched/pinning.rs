@@ -313,11 +313,16 @@ fn remedy(
     free: &[Free],
 ) -> Option<String> {
     if let Some(free) = free.first() {
-        let mut cpus = vec![free.cpu];
-        if !free.allowed {
-            cpus.extend(thread.affinity.iter().flatten());
-            cpus.sort_unstable();
+        if free.allowed {
+            // A mask with that one alone would keep it from all others.
+            return Some(format!(
+                "its mask does not keep it from CPU {}, which has room: the scheduler may yet move it there",
+                free.cpu
+            ));
         }
+        let mut cpus = vec![free.cpu];
+        cpus.extend(thread.affinity.iter().flatten());
+        cpus.sort_unstable();
         return Some(format!(
             "let it run where there is room{}",
             taskset(thread, &cpu_list(&cpus))

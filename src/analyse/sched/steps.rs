@@ -1,7 +1,8 @@
 //! The scheduler event by event: what each switch, wakeup and move means for the threads that it is about.
 //!
-//! Unlike a [`Timeline`](crate::model::Timeline) it remembers only the present, so that it can follow a machine
-//! for days; and so it needs events in order of time, as they happen and as a recording has them.
+//! Unlike a [`Timeline`](crate::model::Timeline) it remembers only the present, and the names of threads: so it
+//! can follow a machine for long, and so it needs events in order of time, as they happen and as a recording has
+//! them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

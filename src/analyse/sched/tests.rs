@@ -419,7 +419,10 @@ fn a_cpu_is_free_only_where_it_must_have_been() {
     assert!(remedy.starts_with("all 2 CPUs are busy"), "{remedy}");
     // 60 + 80 - 100: of 60 ms at least 40.
     let remedy = judged(80)[0].remedy.clone().unwrap();
-    assert_eq!(remedy, "let it run where there is room: taskset -pc 1 1");
+    assert!(
+        remedy.starts_with("its mask does not keep it from CPU 1"),
+        "a smaller mask is no remedy: {remedy}"
+    );
     assert_eq!(
         judged(60)[0].remedy,
         None,

@@ -48,7 +48,7 @@ pub struct Call {
     pub name: String,
     pub times: Histogram,
     pub errors: u64,
-    /// Of the times in ns, added up.
+    /// Of the times in ns, added up. Not a number: not known.
     pub squares: f64,
     /// How often by the number of the error; empty when that was not asked for.
     pub by_error: BTreeMap<u16, u64>,
@@ -90,7 +90,7 @@ impl Call {
         }
     }
 
-    /// How far the times are from their average. `None` of fewer than two.
+    /// How far the times are from their average. `None` of fewer than two, or when it is not known.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -98,7 +98,7 @@ impl Call {
     )]
     pub fn deviation(&self) -> Option<Nanos> {
         let n = self.times.count;
-        if n < 2 {
+        if n < 2 || self.squares.is_nan() {
             return None;
         }
         let mean = self.times.total.0 as f64 / n as f64;
@@ -128,7 +128,8 @@ impl Call {
             name: self.name.clone(),
             times: self.times.since(&before.times),
             errors: self.errors.saturating_sub(before.errors),
-            squares: (self.squares - before.squares).max(0.0),
+            // Not max(): what is not known stays so.
+            squares: (self.squares - before.squares).clamp(0.0, f64::INFINITY),
             by_error: by_error.filter(|(_, n)| *n > 0).collect(),
             begun_before: self.begun_before.saturating_sub(before.begun_before),
             open: self.open.clone(),
@@ -256,6 +257,12 @@ mod tests {
         assert_eq!(all.deviation(), Some(Nanos(2_138)));
         assert_eq!(call("read", &[700, 700]).deviation(), Some(Nanos(0)));
         assert_eq!(call("read", &[700]).deviation(), None);
+        // Of one whose squares are not known, of the sum with others, and of what came since.
+        let mut unknown = call("read", &[100, 200]);
+        unknown.squares = f64::NAN;
+        assert_eq!(unknown.deviation(), None);
+        unknown.merge(&call("read", &[700, 900]));
+        assert_eq!(unknown.deviation(), None);
     }
 
     #[test]

@@ -196,7 +196,7 @@ fn conclude(
     Ok(status::DONE)
 }
 
-fn say(options: &SchedOptions, text: std::fmt::Arguments<'_>) {
+pub(super) fn say(options: &SchedOptions, text: std::fmt::Arguments<'_>) {
     if !options.quiet {
         let _ = writeln!(std::io::stderr(), "gdiag: {text}");
     }

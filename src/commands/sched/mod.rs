@@ -48,6 +48,13 @@ fn no_switches() -> Error {
     }
 }
 
+fn nothing_there() -> Error {
+    Error::NotRecorded {
+        what: "thread that did anything where it was asked for",
+        hint: "leave out -t and -C to see whom it has",
+    }
+}
+
 /// In the form and to where it was asked for.
 fn write(options: &SchedOptions, summary: &Summary) -> anyhow::Result<()> {
     to_output(options.output.as_deref(), |out| {

@@ -90,10 +90,7 @@ fn summary(
     };
     let summary = recorded::summary(timeline, &scope);
     if summary.threads.is_empty() && (!options.tids.is_empty() || options.cpus.is_some()) {
-        return Err(Error::NotRecorded {
-            what: "thread that did anything where it was asked for",
-            hint: "leave out -t and -C to see whom it has",
-        });
+        return Err(super::nothing_there());
     }
     Ok(summary)
 }

@@ -11,10 +11,11 @@ use crate::analyse::sched::steps::{Step, Steps};
 use crate::cli::{SchedOptions, SchedSource, SchedView, Target};
 use crate::collect::bpf::Plan;
 use crate::collect::clock;
-use crate::commands::subject::Subject;
+use crate::commands::sched::live::say;
+use crate::commands::subject::{End, Subject};
 use crate::commands::to_output;
 use crate::error::{status, Error};
-use crate::event::{Event, LossSource};
+use crate::event::{Cpu, Event, LossSource, Switch};
 use crate::pipeline::Session;
 use crate::present::sched::map::Map;
 use crate::present::sched::timehist::Wanted;
@@ -32,6 +33,10 @@ struct Stream {
     to: Nanos,
     lost: u64,
     switches: u64,
+    /// `None`: all.
+    cpus: Option<Vec<Cpu>>,
+    /// Of the switches, those on them.
+    there: u64,
 }
 
 enum View {
@@ -86,6 +91,8 @@ impl Stream {
             to: Nanos::MAX,
             lost: 0,
             switches: 0,
+            cpus: options.cpus.clone(),
+            there: 0,
         }
     }
 
@@ -98,7 +105,10 @@ impl Stream {
 
     fn event(&mut self, event: &Event, out: &mut dyn Write) -> io::Result<()> {
         match event {
-            Event::Switch(_) => self.switches += 1,
+            Event::Switch(switch) => {
+                self.switches += 1;
+                self.there += u64::from(self.is_there(switch));
+            }
             Event::Loss(loss) => {
                 if let LossSource::Bpf(_) = loss.source {
                     self.lost = self.lost.saturating_add(loss.count);
@@ -111,6 +121,11 @@ impl Stream {
         let range = (self.from, self.to);
         steps.event(event, &mut |step| view.tell(&step, range, &mut result, out));
         result
+    }
+
+    fn is_there(&self, switch: &Switch) -> bool {
+        let cpus = self.cpus.as_ref();
+        cpus.is_none_or(|cpus| cpus.contains(&switch.cpu))
     }
 
     /// Nothing more comes for now.
@@ -165,7 +180,8 @@ fn recording(
         let mut result = Ok(());
         let read = reader.for_each(|event| {
             // Not over nothing.
-            if stream.switches == 0 && matches!(event, Event::Switch(_)) {
+            let first = stream.there == 0;
+            if first && matches!(&event, Event::Switch(switch) if stream.is_there(switch)) {
                 result = stream.head(out);
             }
             if result.is_ok() {
@@ -191,6 +207,9 @@ fn recording(
     }
     if stream.switches == 0 {
         return Err(super::no_switches().into());
+    }
+    if stream.there == 0 {
+        return Err(super::nothing_there().into());
     }
     if !coverage.is_whole() {
         return Ok(status::FAILED);
@@ -221,7 +240,16 @@ fn live(
         libbpf_messages: options.verbose > 1,
     };
     let mut early = Vec::new();
+    if options.verbose > 0 {
+        say(options, format_args!("watching {}", subject.text()));
+    }
     let mut session = Session::start(&plan, &mut |event| early.push(event))?.host_only();
+    for probe in session.missing_probes() {
+        say(
+            options,
+            format_args!("warning: this kernel has no {probe}: what it would show is left out"),
+        );
+    }
     let machine = nix::sys::utsname::uname().context("cannot ask for the machine's name")?;
     let mut stream = Stream::new(options, &machine.machine().to_string_lossy(), all);
     let mut out = Output::open(options)?;
@@ -231,7 +259,7 @@ fn live(
     })?;
     subject.go(duration)?;
     let start = clock::monotonic();
-    loop {
+    let end = loop {
         let next = clock::monotonic() + session.pause();
         let woken = subject.wait(Some(session.epoll_fd()), next)?;
         out.write(|out| {
@@ -245,10 +273,10 @@ fn live(
             stream.flush(out)?;
             Ok(read)
         })??;
-        if woken.end.is_some() {
-            break;
+        if let Some(end) = woken.end {
+            break end;
         }
-    }
+    };
     out.write(|out| {
         let mut result = Ok(());
         let read = session.finish(&mut |event| {
@@ -267,6 +295,12 @@ fn live(
             clock::monotonic().saturating_sub(start),
             Count(stream.switches),
             Count(stream.lost)
+        );
+    }
+    if *target == Target::Command && end != End::CommandEnded {
+        say(
+            options,
+            format_args!("the watch has ended, the command runs on"),
         );
     }
     if session.seen.target_threads == 0 {

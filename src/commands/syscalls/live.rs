@@ -11,7 +11,7 @@ use super::output::Output;
 use crate::analyse::syscalls::Summary;
 use crate::cli::{SyscallsOptions, Target};
 use crate::collect::{bpf, clock, process, syscalls};
-use crate::commands::subject::Subject;
+use crate::commands::subject::{End, Subject};
 use crate::error::{status, Error};
 use crate::model::syscall::Table;
 use crate::pipeline::syscalls::{Call, CallSession};
@@ -73,6 +73,14 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     // What fails before the command runs is no matter of its: it is let go.
     let output = Output::create(options.output.as_deref())?;
     let session = CallSession::start(&targets, &calls)?;
+    if !options.quiet {
+        for probe in session.missing_probes() {
+            let text = format!(
+                "gdiag: warning: this kernel has no {probe}: what it would show is left out\n"
+            );
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+    }
     let printer = Printer::new(options, output, session.started(), table);
     subject.go(run.duration)?;
     let result = watch(options, run, &mut subject, session, printer);
@@ -107,7 +115,7 @@ fn watch(
     let mut next_step = clock::monotonic() + STEP;
     let mut last_step = Nanos::ZERO;
     let mut next_sums = run.interval.map(|interval| clock::monotonic() + interval);
-    loop {
+    let end = loop {
         let rested = clock::monotonic() >= last_step + URGENT_STEP;
         let until = next_sums.map_or(next_step, |at| at.min(next_step));
         let woken = if rested {
@@ -131,8 +139,15 @@ fn watch(
             next_sums = run.interval.map(|interval| clock::monotonic() + interval);
         }
         if woken.end.is_some() || printer.is_full() {
-            break;
+            break woken.end;
         }
+    };
+    let runs_on = subject.is_command() && end != Some(End::CommandEnded);
+    if runs_on && !options.quiet {
+        let _ = writeln!(
+            io::stderr(),
+            "gdiag: the watch has ended, the command runs on"
+        );
     }
     finish(options, session, printer)
 }

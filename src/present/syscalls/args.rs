@@ -34,11 +34,18 @@ pub fn captures(table: Table, numbers: usize) -> Vec<Captures> {
         }
         // When there is no room for all, paths say the most.
         wanted.sort_by_key(|capture| !matches!(capture, Capture::Text { .. }));
-        for (place, capture) in captures.iter_mut().zip(wanted) {
+        let [places @ .., result] = captures;
+        for (place, capture) in places.iter_mut().zip(wanted) {
             *place = Some(capture);
         }
+        *result = opens(name).then_some(Capture::Result);
     }
     all
+}
+
+/// Whether a call opens the file that its path names.
+fn opens(call: &str) -> bool {
+    matches!(call, "open" | "creat" | "openat" | "openat2")
 }
 
 fn capture(kind: Arg, arg: u8) -> Option<Capture> {
@@ -590,6 +597,7 @@ mod tests {
         let all = captures(table, 512);
         assert_eq!(all[0][0], Some(Capture::File { arg: 0 }));
         assert_eq!(all[257][0], Some(Capture::Text { arg: 1 }));
+        assert_eq!(all[257][4], Some(Capture::Result));
         assert_eq!(all[39][0], Some(Capture::NoArguments));
         assert_eq!(all[511], Captures::default());
     }

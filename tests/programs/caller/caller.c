@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -53,6 +54,34 @@ static void files(const char *dir)
 	}
 }
 
+/* Each has the number and, on most file systems, the inode of the one before; then the number alone. */
+static void again(const char *dir)
+{
+	char path[300], byte;
+	int fd, other;
+
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "%s/again%d", dir, i);
+		fd = openat(AT_FDCWD, path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+		pread(fd, &byte, 1, 8);
+		close(fd);
+		unlink(path);
+	}
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%d", dir, i);
+		mkdir(path, 0700);
+	}
+	snprintf(path, sizeof(path), "%s/0/same", dir);
+	fd = openat(AT_FDCWD, path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	snprintf(path, sizeof(path), "%s/1/same", dir);
+	other = openat(AT_FDCWD, path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	pread(fd, &byte, 1, 9);
+	dup2(other, fd);
+	pread(fd, &byte, 1, 9);
+	close(fd);
+	close(other);
+}
+
 int main(int argc, char **argv)
 {
 	struct timespec nap = { 0, 20000000 }, instant = { 0, 1000000 };
@@ -82,6 +111,7 @@ int main(int argc, char **argv)
 	times(3, -1);
 	times(3, 0x7fff);
 	files(argv[1]);
+	again(argv[1]);
 	if (pipe(pipes) || write(pipes[1], "x", 1) != 1)
 		return 1;
 	ready = (struct pollfd){ .fd = pipes[0], .events = POLLIN };
