@@ -33,6 +33,14 @@ impl Trigger {
             Trigger::Gap(least) | Trigger::RunQueue(least) | Trigger::Wait(least) => least,
         }
     }
+
+    /// Its event is known for sure so much later than it could be.
+    pub fn alarm_after(self) -> Nanos {
+        match self {
+            Trigger::Gap(_) => ARRIVAL + PATIENCE,
+            Trigger::RunQueue(_) | Trigger::Wait(_) => Nanos::ZERO,
+        }
+    }
 }
 
 impl fmt::Display for Trigger {

@@ -326,6 +326,8 @@ pub struct Fill {
 pub struct Memory {
     most: Bytes,
     window: Nanos,
+    /// What happened since then stays, however old it gets.
+    needed: Option<Nanos>,
     start: Nanos,
     chunks: VecDeque<Arc<Chunk>>,
     /// Of `chunks`.
@@ -346,6 +348,7 @@ impl Memory {
         Ok(Memory {
             most,
             window,
+            needed: None,
             start,
             chunks: VecDeque::new(),
             bytes: 0,
@@ -373,9 +376,15 @@ impl Memory {
         Ok(())
     }
 
+    /// What happened since `from` is to be written soon: it does not go because it is old. Only for want of room.
+    pub fn need(&mut self, from: Option<Nanos>) {
+        self.needed = from;
+    }
+
     /// Lets go of what is older than the window at `now`, and of the oldest if there is no room.
     pub fn age(&mut self, now: Nanos) -> io::Result<()> {
         let oldest = now.saturating_sub(self.window);
+        let oldest = self.needed.map_or(oldest, |needed| needed.min(oldest));
         while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.last < oldest)
         {
             self.drop_oldest(now)?;
