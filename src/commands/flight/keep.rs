@@ -425,6 +425,7 @@ impl Keeper {
         let from = from.max(held.from());
         let mut summary = self.summary(from, to, context());
         summary.warnings.extend(too_late(asked.needs, from));
+        summary.warnings.extend(no_room(held.given_up()));
         let meta = self.meta.clone();
         let (sender, result) = channel();
         let (goal, place) = match asked.goes {
@@ -598,7 +599,8 @@ impl Keeper {
         let written = file.map(|file| {
             let all = self.memory.held_now().map_err(|e| e.to_string())?;
             let from = all.from().min(self.until);
-            let summary = self.summary(from, self.until, context());
+            let mut summary = self.summary(from, self.until, context());
+            summary.warnings.extend(no_room(all.given_up()));
             write_to(Place::Open(file), all, &self.meta, &summary, from)
         });
         let answer = match written.transpose() {
@@ -639,6 +641,16 @@ fn too_late(needs: Nanos, from: Nanos) -> Option<String> {
     (missing > Nanos::ZERO).then(|| {
         format!(
             "{missing} before the beginning had to go before this could be written: give more --memory or a longer --window"
+        )
+    })
+}
+
+/// What lasts into a snapshot is not all there.
+fn no_room(given_up: u64) -> Option<String> {
+    (given_up > 0).then(|| {
+        format!(
+            "{} launches, waits and the like from before the beginning are missing: give more --memory",
+            Count(given_up)
         )
     })
 }
