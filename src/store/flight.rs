@@ -408,7 +408,7 @@ impl Memory {
         let oldest = self.needed.map_or(oldest, |needed| needed.min(oldest));
         // What was there at the last look was read before now: whatever is later than that is a bad time, and
         // would hold up the others.
-        let (fresh, before) = std::mem::replace(&mut self.fresh, (0, 0));
+        let (fresh, before) = std::mem::take(&mut self.fresh);
         for last in self.lasts.iter_mut().rev().skip(fresh).take(before) {
             *last = now.min(*last);
         }
