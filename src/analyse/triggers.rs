@@ -33,6 +33,14 @@ impl Trigger {
             Trigger::Gap(least) | Trigger::RunQueue(least) | Trigger::Wait(least) => least,
         }
     }
+
+    /// Its event is known for sure so much later than it could be.
+    pub fn alarm_after(self) -> Nanos {
+        match self {
+            Trigger::Gap(_) => ARRIVAL + PATIENCE,
+            Trigger::RunQueue(_) | Trigger::Wait(_) => Nanos::ZERO,
+        }
+    }
 }
 
 impl fmt::Display for Trigger {
@@ -61,7 +69,7 @@ const MAYBE: Nanos = Nanos::from_secs(2);
 /// A launch that has no operation by then never will.
 const NEVER: Nanos = Nanos::from_secs(60);
 
-/// Awaited launches at most; of more, the oldest are given up.
+/// Awaited launches at most: the first of them decides, so of more the last are left out.
 const MOST_AWAITED: usize = 1 << 17;
 
 /// Alarms that are kept until they are asked for.

@@ -219,14 +219,17 @@ impl KeepArgs {
             triggers,
         };
         for trigger in &options.triggers {
-            let needed = trigger.least().0.saturating_add(options.after.0);
-            if needed >= options.window.0 {
+            // From the alarm on, what belongs to it is kept.
+            let late = trigger.alarm_after();
+            let needed = trigger.least() + options.after.max(late);
+            if needed >= options.window {
                 return Err(super::usage_error(
                     subcommand,
                     clap::error::ErrorKind::InvalidValue,
                     &format!(
                         "a window of {} does not hold {trigger} and {} after it: give a longer --window",
-                        options.window, options.after
+                        options.window,
+                        options.after.max(late)
                     ),
                 ));
             }

@@ -4,7 +4,7 @@
 //! tracefs, no perf event, no pinned map. Everything goes away with the process,
 //! however it dies.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,8 +17,8 @@ use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
-    btf, btf::ReferencesType as _, Btf, Link, MapCore, MapFlags, MapHandle, MapMut, MapType,
-    OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
+    btf, btf::ReferencesType as _, AsRawLibbpf as _, Btf, Link, MapCore, MapFlags, MapHandle,
+    MapMut, MapType, OpenObject, PrintLevel, ProgramInput, RingBuffer, RingBufferBuilder,
 };
 
 use crate::collect::cgroup::Cgroup;
@@ -50,6 +50,15 @@ use skel::{OpenSchedSkel, SchedSkel, SchedSkelBuilder};
 const CPUS_PER_RING: usize = 8;
 /// For 1 M switches a second of the CPUs that share it, each with its waking and so 48 B, a third of a second.
 const RING_BYTES: u32 = 16 << 20;
+
+/// Ends the reading of a ring.
+const ONCE_OVER: i32 = -libc::ECANCELED;
+
+/// Of so many bytes of a ring, those that are left after a record of `len`.
+fn still_unread(unread: u64, len: usize) -> u64 {
+    const HEADER: u64 = 8;
+    unread.saturating_sub((len as u64).next_multiple_of(8) + HEADER)
+}
 
 /// Tracepoints without which there is nothing to tell.
 const REQUIRED: [&str; 3] = ["sched_switch", "sched_waking", "task_newtask"];
@@ -109,6 +118,9 @@ pub struct Bpf {
     /// Processes that came into a cgroup and that the iterator has looked for.
     joined: u32,
     rings: RingBuffer<'static>,
+    ring_count: u32,
+    /// Of the ring that is being read, how much of what was there before is still to come, at most.
+    unread: Rc<Cell<u64>>,
     /// Possible CPUs; which of them are online may change at any time.
     cpus: u32,
     scheduling: bool,
@@ -176,15 +188,22 @@ impl Bpf {
         let skel = open.load().map_err(load_error)?;
 
         let record = Rc::new(RefCell::new(record));
+        let unread = Rc::new(Cell::new(0));
         let ring_maps = make_rings(&skel, rings)?;
         let mut builder = RingBufferBuilder::new();
         for map in &ring_maps {
-            let record = Rc::clone(&record);
+            let (record, unread) = (Rc::clone(&record), Rc::clone(&unread));
             builder.add(map, move |bytes| {
                 (record.borrow_mut())(bytes);
-                0
+                unread.set(still_unread(unread.get(), bytes.len()));
+                if unread.get() == 0 {
+                    ONCE_OVER
+                } else {
+                    0
+                }
             })?;
         }
+        let ring_count = u32::try_from(ring_maps.len())?;
         let rings = builder.build().context("cannot map the ring buffers")?;
 
         marks::tell_cgroups(&skel.maps.target_cgroups, &plan.cgroups)?;
@@ -197,6 +216,8 @@ impl Bpf {
             _links: links,
             joined: 0,
             rings,
+            ring_count,
+            unread,
             cpus: u32::try_from(possible)?,
             scheduling: plan.scheduling,
             seen_losses,
@@ -247,15 +268,32 @@ impl Bpf {
             // with it until it is back.
             let _ = self.skel.progs.flush_cpu.test_run(input);
         }
-        self.rings
-            .consume()
-            .context("cannot read the ring buffers")?;
+        self.read_rings()?;
         self.last_read = now;
         Ok(if self.scheduling {
             now
         } else {
             now.saturating_sub(LATE)
         })
+    }
+
+    /// Reads each ring buffer once over, and no more: all that was there before is read then, and nobody who
+    /// writes faster than this reads keeps it from coming back. The rest waits in the ring, or is lost and counted.
+    fn read_rings(&self) -> Result<()> {
+        for ring in 0..self.ring_count {
+            self.unread.set(RING_BYTES.into());
+            // SAFETY: the manager lives as long as `self`, and has that many rings.
+            let result = unsafe {
+                let manager = self.rings.as_libbpf_object().as_ptr();
+                let ring = libbpf_rs::libbpf_sys::ring_buffer__ring(manager, ring);
+                libbpf_rs::libbpf_sys::ring__consume(ring)
+            };
+            if result < 0 && result != ONCE_OVER {
+                return Err(io::Error::from_raw_os_error(-result))
+                    .context("cannot read the ring buffers");
+            }
+        }
+        Ok(())
     }
 
     /// What was lost since the last call. What is in a chunk that is lost can be as old as the read

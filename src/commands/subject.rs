@@ -195,13 +195,13 @@ impl Subject {
             ready: is_ready(source),
             ..Woken::default()
         };
-        let mut asked = false;
+        let mut asked = None;
         while let Some((signal, from_terminal)) = self.signals.next() {
             match signal {
                 Signal::SIGUSR1 => woken.report = true,
                 Signal::SIGUSR2 => woken.snapshot = true,
                 _ => {
-                    asked = true;
+                    asked = Some(signal);
                     if let Some(command) = &self.command {
                         pass_on(command, signal, from_terminal);
                     }
@@ -220,8 +220,8 @@ impl Subject {
             Target::Cgroups { .. } => !self.cgroups.iter().any(Cgroup::exists),
             Target::Command | Target::All => false,
         };
-        woken.end = if asked {
-            self.signals.restore();
+        woken.end = if let Some(signal) = asked {
+            self.signals.release(signal);
             Some(End::Asked)
         } else if is_ready(command) {
             Some(End::CommandEnded)
@@ -347,7 +347,6 @@ fn watch_process(pid: u32) -> Result<OwnedFd> {
 /// The signals that end or steer a run, delivered through a descriptor.
 struct Signals {
     fd: SignalFd,
-    set: SigSet,
     /// The mask that gdiag was started with, for the command.
     before: SigSet,
 }
@@ -373,7 +372,7 @@ impl Signals {
             .context("cannot block signals")?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot receive signals")?;
-        Ok(Signals { fd, set, before })
+        Ok(Signals { fd, before })
     }
 
     /// The next signal, and whether a key on the terminal sent it.
@@ -383,7 +382,31 @@ impl Signals {
         Some((signal, info.ssi_code == libc::SI_KERNEL))
     }
 
-    fn restore(&self) {
-        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&self.set), None);
+    /// After `signal`, INT ends gdiag at once, and so does the same again. The others may still come, late, and
+    /// mean no harm: they stay blocked.
+    fn release(&self, signal: Signal) {
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGINT);
+        if signal == Signal::SIGTERM {
+            set.add(signal);
+        }
+        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_term_a_late_request_for_a_snapshot_does_no_harm() {
+        // The mask is that of this thread.
+        let signals = Signals::block().unwrap();
+        signals.release(Signal::SIGTERM);
+        let now = SigSet::thread_get_mask().unwrap();
+        for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
+            assert!(now.contains(signal));
+        }
+        assert!(!now.contains(Signal::SIGINT) && !now.contains(Signal::SIGTERM));
     }
 }

@@ -219,6 +219,8 @@ struct Past {
     noted: Option<Nanos>,
     /// How many there were after the last look.
     looked: usize,
+    /// How many of them had to go for want of room, and when the last of them went.
+    given_up: (u64, Nanos),
     /// Definitions, in their order.
     definitions: Vec<Arc<Chunk>>,
     open: Open,
@@ -231,6 +233,9 @@ impl Past {
     /// The window begins later.
     fn advance(&mut self, until: Nanos) {
         self.until = self.until.max(until);
+        if self.given_up.1 < self.until {
+            self.given_up.0 = 0;
+        }
         let Some(noted) = self.noted.filter(|noted| *noted < self.until) else {
             return;
         };
@@ -283,7 +288,7 @@ impl Past {
     }
 
     /// Drops what does not reach into the window any more.
-    fn look(&mut self, chunks: &VecDeque<Arc<Chunk>>, most: usize) {
+    fn look(&mut self, chunks: &VecDeque<Arc<Chunk>>, most: usize, now: Nanos) {
         let mut lowest: HashMap<Pid, CorrelationId> = HashMap::new();
         for &(pid, first) in chunks.iter().flat_map(|chunk| &chunk.operations) {
             let known = lowest.entry(pid).or_insert(first);
@@ -301,8 +306,18 @@ impl Past {
             };
             may_launch || range.keeps(event)
         });
-        let excess = self.reaching.len().saturating_sub(most);
-        self.reaching.drain(..excess);
+        let mut excess = self.reaching.len().saturating_sub(most);
+        let before = self.reaching.len();
+        // What is lost is never lost once more.
+        self.reaching.retain(|event| {
+            let stays = excess == 0 || matches!(event, Event::Loss(_));
+            excess -= usize::from(!stays);
+            stays
+        });
+        let gone = before - self.reaching.len();
+        if gone > 0 {
+            self.given_up = (self.given_up.0 + gone as u64, now);
+        }
         self.looked = self.reaching.len();
     }
 
@@ -326,8 +341,14 @@ pub struct Fill {
 pub struct Memory {
     most: Bytes,
     window: Nanos,
+    /// What happened since then stays, however old it gets.
+    needed: Option<Nanos>,
     start: Nanos,
     chunks: VecDeque<Arc<Chunk>>,
+    /// For each of them, what is to be older than the window before it goes.
+    lasts: VecDeque<Nanos>,
+    /// Of the last `lasts`: those since the last look, and those of the time before it.
+    fresh: (usize, usize),
     /// Of `chunks`.
     bytes: u64,
     events: u64,
@@ -346,8 +367,11 @@ impl Memory {
         Ok(Memory {
             most,
             window,
+            needed: None,
             start,
             chunks: VecDeque::new(),
+            lasts: VecDeque::new(),
+            fresh: (0, 0),
             bytes: 0,
             events: 0,
             open: Open::default(),
@@ -373,11 +397,23 @@ impl Memory {
         Ok(())
     }
 
+    /// What happened since `from` is to be written soon: it does not go because it is old. Only for want of room.
+    pub fn need(&mut self, from: Option<Nanos>) {
+        self.needed = from;
+    }
+
     /// Lets go of what is older than the window at `now`, and of the oldest if there is no room.
     pub fn age(&mut self, now: Nanos) -> io::Result<()> {
         let oldest = now.saturating_sub(self.window);
-        while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.last < oldest)
-        {
+        let oldest = self.needed.map_or(oldest, |needed| needed.min(oldest));
+        // What was there at the last look was read before now: whatever is later than that is a bad time, and
+        // would hold up the others.
+        let (fresh, before) = std::mem::take(&mut self.fresh);
+        for last in self.lasts.iter_mut().rev().skip(fresh).take(before) {
+            *last = now.min(*last);
+        }
+        self.fresh = (0, fresh);
+        while self.chunks.len() > 1 && self.lasts.front().is_some_and(|last| *last < oldest) {
             self.drop_oldest(now)?;
         }
         while self.chunks.len() > 1 && self.held() > self.most.0 {
@@ -386,7 +422,7 @@ impl Memory {
         let many = 2 * self.past.looked + 1024;
         let most = (self.most.0 / SHARE) as usize / size_of::<Event>();
         if self.past.reaching.len() > many.min(most) {
-            self.past.look(&self.chunks, most);
+            self.past.look(&self.chunks, most, now);
         }
         Ok(())
     }
@@ -469,6 +505,7 @@ impl Memory {
         Ok(Held {
             before: self.past.before.clone(),
             from: self.past.until,
+            given_up: self.past.given_up.0,
             definitions: self.past.definitions.clone(),
             reaching: self.past.reaching.iter().cloned().collect(),
             chunks: self.chunks.iter().cloned().collect(),
@@ -483,19 +520,21 @@ impl Memory {
         if let Some(chunk) = self.open.close(&mut self.packer)? {
             self.bytes += chunk.bytes();
             self.events += u64::from(chunk.header.records.get());
+            self.lasts.push_back(chunk.last);
+            self.fresh.0 += 1;
             self.chunks.push_back(chunk);
         }
         Ok(())
     }
 
     fn drop_oldest(&mut self, now: Nanos) -> io::Result<()> {
-        let Some(chunk) = self.chunks.pop_front() else {
+        let (Some(chunk), Some(last)) = (self.chunks.pop_front(), self.lasts.pop_front()) else {
             return Ok(());
         };
         self.bytes -= chunk.bytes();
         self.events -= u64::from(chunk.header.records.get());
         // Nothing has happened yet that is later than now, whatever a record says.
-        let gone = Nanos(chunk.last.min(now).0.saturating_add(1));
+        let gone = Nanos(last.min(now).0.saturating_add(1));
         self.past.advance(gone.max(self.start));
         let past = &mut self.past;
         let reach = Range::new(past.until, Nanos::MAX);
@@ -515,6 +554,7 @@ impl Memory {
 pub struct Held {
     before: Before,
     from: Nanos,
+    given_up: u64,
     definitions: Vec<Arc<Chunk>>,
     reaching: Vec<Event>,
     chunks: Vec<Arc<Chunk>>,
@@ -524,6 +564,11 @@ impl Held {
     /// It reaches back to here.
     pub fn from(&self) -> Nanos {
         self.from
+    }
+
+    /// Launches, and what lasts into it, for which there was no room.
+    pub fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     /// Writes what happened from `from` on, as far as it is held, to the open and empty `file`, which errors

@@ -76,6 +76,8 @@ struct Moment {
 struct Asked {
     /// Until when.
     to: Nanos,
+    /// What happened since then was there when it was asked for.
+    needs: Nanos,
     /// Only so much of it.
     last: Option<Nanos>,
     goes: Goes,
@@ -113,6 +115,8 @@ enum Goal {
 #[derive(Debug)]
 struct Due {
     at: Nanos,
+    /// The beginning of the first event.
+    start: Nanos,
     why: String,
     more: u64,
 }
@@ -157,7 +161,27 @@ impl Keeper {
         output: PathBuf,
         server: Option<(Server, String)>,
     ) -> Result<Keeper> {
-        let start = recorder.meta.start();
+        let targets = recorder.subject.text();
+        let quiet = recorder.options.quiet;
+        Keeper::of(
+            recorder.meta.clone(),
+            targets,
+            quiet,
+            options,
+            output,
+            server,
+        )
+    }
+
+    fn of(
+        meta: Meta,
+        targets: String,
+        quiet: bool,
+        options: &KeepOptions,
+        output: PathBuf,
+        server: Option<(Server, String)>,
+    ) -> Result<Keeper> {
+        let start = meta.start();
         Ok(Keeper {
             memory: Memory::new(options.memory, options.window, start)
                 .context("cannot compress")?,
@@ -169,7 +193,7 @@ impl Keeper {
                 .collect(),
             options: options.clone(),
             output,
-            meta: recorder.meta.clone(),
+            meta,
             failure: None,
             due: None,
             asked: VecDeque::new(),
@@ -180,10 +204,10 @@ impl Keeper {
             written: 0,
             history: VecDeque::new(),
             server,
-            targets: recorder.subject.text(),
+            targets,
             stopping: None,
             messages: VecDeque::new(),
-            quiet: recorder.options.quiet,
+            quiet,
             cpu_before: cpu_time(),
             until: start,
         })
@@ -206,9 +230,11 @@ impl Keeper {
     /// All events before `now` were pushed.
     fn stepped(&mut self, now: Nanos, costs: impl Fn() -> Costs) -> Result<()> {
         self.until = now;
-        self.memory.age(now).context("cannot compress")?;
+        // First: what is to be written now must not go with what is too old.
         let fired = self.triggers.take(now);
         self.alarm(&fired, now);
+        self.memory.need(self.needed());
+        self.memory.age(now).context("cannot compress")?;
         if self
             .history
             .back()
@@ -229,6 +255,15 @@ impl Keeper {
         Ok(())
     }
 
+    /// Since when everything is to stay, for snapshots that are still to be written.
+    fn needed(&self) -> Option<Nanos> {
+        let window = self.options.window;
+        let due = self.due.iter();
+        let due = due.map(|due| due.at.saturating_sub(window).min(due.start));
+        let asked = self.asked.iter().map(|asked| asked.needs);
+        due.chain(asked).min()
+    }
+
     fn alarm(&mut self, fired: &[Fired], now: Nanos) {
         for one in fired {
             let kind = std::mem::discriminant(&one.trigger);
@@ -240,6 +275,7 @@ impl Keeper {
             }
             if let Some(due) = &mut self.due {
                 due.more += 1;
+                due.start = due.start.min(one.start);
                 continue;
             }
             if self.unasked >= self.options.snapshots {
@@ -248,6 +284,7 @@ impl Keeper {
             self.unasked += 1;
             self.due = Some(Due {
                 at: now + self.options.after,
+                start: one.start,
                 why: one.text(self.meta.start(), now),
                 more: 0,
             });
@@ -256,9 +293,16 @@ impl Keeper {
 
     /// A snapshot of what is there by now.
     fn ask(&mut self, now: Nanos, last: Option<Nanos>, goes: Goes) {
+        let long = last.unwrap_or(self.options.window);
+        let needs = now.saturating_sub(long).max(self.memory.fill().from);
+        self.ask_since(needs, now, last, goes);
+    }
+
+    fn ask_since(&mut self, needs: Nanos, now: Nanos, last: Option<Nanos>, goes: Goes) {
         if self.asked.len() < MOST_ASKED {
             self.asked.push_back(Asked {
                 to: now,
+                needs,
                 last,
                 goes,
             });
@@ -280,7 +324,12 @@ impl Keeper {
             more => format!(", and {more} more"),
         };
         let goes = Goes::Numbered(format!("{}{more}", due.why));
-        self.ask(now.min(due.at), None, goes);
+        self.ask_since(
+            due.start.max(self.meta.start()),
+            now.min(due.at),
+            None,
+            goes,
+        );
     }
 
     /// Answers, and moves on with what is asked for. `true`: the end is asked for.
@@ -368,8 +417,15 @@ impl Keeper {
         let from = asked
             .last
             .map_or(Nanos::ZERO, |last| to.saturating_sub(last));
-        let from = from.max(held.from()).min(to);
-        let summary = self.summary(from, to, context());
+        if held.from() > to {
+            let text = "what was asked for had to go before it could be written: --memory is full";
+            self.refuse(asked.goes, text.to_string());
+            return Ok(());
+        }
+        let from = from.max(held.from());
+        let mut summary = self.summary(from, to, context());
+        summary.warnings.extend(too_late(asked.needs, from));
+        summary.warnings.extend(no_room(held.given_up()));
         let meta = self.meta.clone();
         let (sender, result) = channel();
         let (goal, place) = match asked.goes {
@@ -400,6 +456,14 @@ impl Keeper {
             Err(e) => self.tell(goal, Err(format!("cannot start a thread: {e}"))),
         }
         Ok(())
+    }
+
+    /// There is nothing to write.
+    fn refuse(&mut self, goes: Goes, text: String) {
+        match goes {
+            Goes::Numbered(why) => self.say(format!("{why}: no snapshot: {text}")),
+            Goes::Caller(caller) => drop(caller.answer(&Answer::Failed { text })),
+        }
     }
 
     fn next_path(&mut self) -> PathBuf {
@@ -535,7 +599,8 @@ impl Keeper {
         let written = file.map(|file| {
             let all = self.memory.held_now().map_err(|e| e.to_string())?;
             let from = all.from().min(self.until);
-            let summary = self.summary(from, self.until, context());
+            let mut summary = self.summary(from, self.until, context());
+            summary.warnings.extend(no_room(all.given_up()));
             write_to(Place::Open(file), all, &self.meta, &summary, from)
         });
         let answer = match written.transpose() {
@@ -568,6 +633,26 @@ impl Sink for Keeper {
         let stop = self.tend(turn.now, turn.woken.snapshot, false, &context)?;
         Ok(stop.then_some(End::Asked))
     }
+}
+
+/// Some of what was to be in a snapshot is not, which begins at `from`.
+fn too_late(needs: Nanos, from: Nanos) -> Option<String> {
+    let missing = from.saturating_sub(needs);
+    (missing > Nanos::ZERO).then(|| {
+        format!(
+            "{missing} before the beginning had to go before this could be written: give more --memory or a longer --window"
+        )
+    })
+}
+
+/// What lasts into a snapshot is not all there.
+fn no_room(given_up: u64) -> Option<String> {
+    (given_up > 0).then(|| {
+        format!(
+            "{} launches, waits and the like from before the beginning are missing: give more --memory",
+            Count(given_up)
+        )
+    })
 }
 
 /// What this process has taken so far.
@@ -604,3 +689,6 @@ fn write_to(
         bytes: stats.written.0,
     })
 }
+
+#[cfg(test)]
+mod tests;

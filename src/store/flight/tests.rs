@@ -378,3 +378,47 @@ fn what_is_held_does_not_change_while_the_recording_goes_on() {
         .unwrap();
     assert_eq!(events(&now), events(&then));
 }
+
+fn loss(from: u64, to: u64) -> Event {
+    Event::Loss(crate::event::Loss {
+        source: crate::event::LossSource::ClockStep,
+        count: 1,
+        from: Nanos(from),
+        to: Nanos(to),
+    })
+}
+
+#[test]
+fn launches_without_room_are_counted_and_losses_stay() {
+    let mut memory = Memory::new(Bytes(1 << 17), Nanos(100), Nanos(1)).unwrap();
+    memory.chunk_len = 1 << 10;
+    memory.push(&loss(1, 1 << 50)).unwrap();
+    for n in 1..20_000 {
+        memory.push(&call(n, n as u32)).unwrap();
+        memory.age(Nanos(n)).unwrap();
+    }
+    let held = memory.held_now().unwrap();
+    assert!(held.given_up() > 0);
+    assert!(held.reaching.iter().any(|e| matches!(e, Event::Loss(_))));
+    // Once all is later than that, it is all there.
+    for n in 20_000..60_000 {
+        memory.push(&exit(n)).unwrap();
+        memory.age(Nanos(n)).unwrap();
+    }
+    assert!(memory.fill().from > Nanos(20_000));
+    memory.past.advance(Nanos(60_000));
+    assert_eq!(memory.held_now().unwrap().given_up(), 0);
+}
+
+#[test]
+fn a_time_that_has_not_come_yet_does_not_hold_up_the_others() {
+    let mut memory = Memory::new(Bytes(1 << 20), Nanos(1_000), Nanos(1)).unwrap();
+    memory.chunk_len = 64;
+    memory.push(&exit(1 << 60)).unwrap();
+    for ts in 1..5_000 {
+        memory.push(&exit(ts)).unwrap();
+        memory.age(Nanos(ts)).unwrap();
+    }
+    let from = memory.fill().from;
+    assert!((Nanos(3_500)..Nanos(4_500)).contains(&from), "{from}");
+}
