@@ -1,17 +1,14 @@
 //! `gdiag export`: reads a recording, and writes it in a format of other tools.
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use nix::fcntl::{AtFlags, AT_FDCWD};
-use nix::unistd::linkat;
 
+use super::temporary::Temporary;
 use crate::analyse;
 use crate::analyse::tracks::{self, Shown, Window};
 use crate::cli::{ExportFormat, ExportOptions};
@@ -190,8 +187,12 @@ fn to_file(
     }
     // A link stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let temporary = Temporary::beside(&path).with_context(what)?;
-    let size = write_counted(&temporary.file, write).with_context(what)?;
+    let temporary = Temporary::beside(&path, 0o666).with_context(what)?;
+    if let Ok(there) = fs::metadata(&path) {
+        let lent = temporary.file().set_permissions(there.permissions());
+        lent.with_context(what)?;
+    }
+    let size = write_counted(temporary.file(), write).with_context(what)?;
     temporary.replace(&path).with_context(what)?;
     Ok(size)
 }
@@ -220,67 +221,6 @@ impl<W: Write> Write for Counted<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
-    }
-}
-
-/// A file that is gone unless it replaces another, even if gdiag is killed: it has no name until then, where the file
-/// system can do that.
-struct Temporary {
-    path: PathBuf,
-    file: File,
-    has_name: bool,
-}
-
-impl Temporary {
-    fn beside(path: &Path) -> io::Result<Temporary> {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            Some(_) | None => Path::new("."),
-        };
-        let nameless = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_TMPFILE)
-            .mode(0o666)
-            .open(dir);
-        let (file, has_name) = match nameless {
-            Ok(file) => (file, false),
-            Err(_) => {
-                let mut options = OpenOptions::new();
-                let named = options.write(true).create_new(true).open(&temporary)?;
-                (named, true)
-            }
-        };
-        let temporary = Temporary {
-            path: temporary,
-            file,
-            has_name,
-        };
-        if let Ok(there) = fs::metadata(path) {
-            temporary.file.set_permissions(there.permissions())?;
-        }
-        Ok(temporary)
-    }
-
-    fn replace(mut self, path: &Path) -> io::Result<()> {
-        if !self.has_name {
-            let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            let follow = AtFlags::AT_SYMLINK_FOLLOW;
-            linkat(AT_FDCWD, open.as_str(), AT_FDCWD, &self.path, follow)?;
-            self.has_name = true;
-        }
-        fs::rename(&self.path, path)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if self.has_name {
-            // Not there any more when it has replaced the other.
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

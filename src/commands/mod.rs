@@ -11,6 +11,7 @@ pub mod sched;
 pub mod shim;
 mod subject;
 pub mod syscalls;
+mod temporary;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -4,6 +4,7 @@
 mod control;
 mod keep;
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -14,6 +15,7 @@ use self::keep::{Context, Keeper};
 use super::record::set_aside;
 use super::recorder::{say, Recorder};
 use super::subject::{End, Subject};
+use super::temporary::Temporary;
 use super::to_stdout;
 use crate::cli::{
     KeepOptions, RecordOptions, SnapshotOptions, StartOptions, StatOptions, StopOptions,
@@ -252,16 +254,16 @@ fn text(status: &Status) -> String {
 pub fn snapshot(options: &SnapshotOptions) -> Result<u8> {
     let mut client = connect(&options.name, false)?;
     // Here, with the rights and from the directory of whoever asks.
-    set_aside(&options.output)?;
-    let file = create_file(&options.output)?;
+    let place = Place::at(&options.output)?;
     let ask = Ask::Snapshot {
         last_ns: options.last.map(|last| last.0),
     };
-    let answer = client.ask(&ask, Some(&file));
+    let answer = client.ask(&ask, Some(place.file()));
     let answer = answer.with_context(|| no_snapshot(&options.output))?;
     let Answer::Snapshot(written) = answer else {
         bail!("the flight recorder is of another gdiag");
     };
+    place.keep()?;
     tell("snapshot", &options.output, &written);
     Ok(status::DONE)
 }
@@ -269,14 +271,8 @@ pub fn snapshot(options: &SnapshotOptions) -> Result<u8> {
 /// `gdiag stop`.
 pub fn stop(options: &StopOptions) -> Result<u8> {
     let mut client = connect(&options.name, true)?;
-    let file = match &options.output {
-        Some(path) => {
-            set_aside(path)?;
-            Some(create_file(path)?)
-        }
-        None => None,
-    };
-    let answer = client.ask(&Ask::Stop, file.as_ref());
+    let place = options.output.as_deref().map(Place::at).transpose()?;
+    let answer = client.ask(&Ask::Stop, place.as_ref().map(Place::file));
     // Also when it could not write: it ends all the same.
     client.wait_until_gone()?;
     let answer = match &options.output {
@@ -287,7 +283,12 @@ pub fn stop(options: &StopOptions) -> Result<u8> {
         bail!("the flight recorder is of another gdiag");
     };
     match (&options.output, &written) {
-        (Some(path), Some(written)) => tell("stop", path, written),
+        (Some(path), Some(written)) => {
+            if let Some(place) = place {
+                place.keep()?;
+            }
+            tell("stop", path, written);
+        }
         (None, _) | (_, None) => {
             let _ = writeln!(
                 io::stderr(),
@@ -299,6 +300,41 @@ pub fn stop(options: &StopOptions) -> Result<u8> {
         }
     }
     Ok(status::DONE)
+}
+
+/// Where a snapshot goes. What is there stays until the snapshot is whole, and becomes `FILE.old` then.
+enum Place<'a> {
+    New(Temporary, &'a Path),
+    /// A device or a pipe.
+    Other(File),
+}
+
+impl<'a> Place<'a> {
+    fn at(path: &'a Path) -> Result<Place<'a>> {
+        if path.exists() && !path.is_file() {
+            return Ok(Place::Other(create_file(path)?));
+        }
+        let temporary = Temporary::beside(path, 0o600);
+        let temporary = temporary.with_context(|| no_snapshot(path))?;
+        Ok(Place::New(temporary, path))
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Place::New(temporary, _) => temporary.file(),
+            Place::Other(file) => file,
+        }
+    }
+
+    fn keep(self) -> Result<()> {
+        match self {
+            Place::New(temporary, path) => {
+                set_aside(path)?;
+                temporary.replace(path).with_context(|| no_snapshot(path))
+            }
+            Place::Other(_) => Ok(()),
+        }
+    }
 }
 
 fn no_snapshot(path: &Path) -> String {
