@@ -222,11 +222,7 @@ fn latency(
     }
     if targets > 1 {
         table.cells(cells(&Row {
-            name: if summary.threads.iter().any(|t| !t.target) {
-                format!("target: {}", plural(targets as u64, "thread"))
-            } else {
-                format!("all {}", plural(targets as u64, "thread"))
-            },
+            name: format!("all {}", plural(targets as u64, "thread")),
             sum: total.clone(),
         }));
     }
