@@ -435,6 +435,7 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
         pids.len()
     );
     assert!(pids.len() >= 190, "{} {stderr}", pids.len());
+    assert!(after.1 < before.1 + 20_000, "{before:?} {half:?} {after:?}");
     // 100 kB of each.
     assert!(after.1 < half.1 + 10_000, "{before:?} {half:?} {after:?}");
 }
