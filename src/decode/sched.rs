@@ -53,6 +53,9 @@ enum Record {
     SysCall(RawCall),
 }
 
+// There are hundreds of thousands of them in a read.
+const _: () = assert!(size_of::<Record>() <= 48);
+
 /// A wait whose object is still a number.
 #[derive(Clone, Copy, Debug)]
 pub struct RawWait {
