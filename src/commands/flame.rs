@@ -2,9 +2,8 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, IsTerminal, Write};
-use std::ops::ControlFlow;
-use std::path::Path;
 
+use super::loaded::load;
 use crate::analyse::stacks::{self, Flame, Mode, Samples};
 use crate::cli::FlameOptions;
 use crate::commands::report::check_gpu;
@@ -14,31 +13,7 @@ use crate::model::Timeline;
 use crate::present::flame::label::{Ids, Labels};
 use crate::present::flame::svg::{self, Picture};
 use crate::present::flame::table::Table;
-use crate::store::Reader;
 use crate::units::{Nanos, Share};
-
-/// A recording, and what can be told of it.
-struct Loaded {
-    timeline: Timeline,
-    warnings: Vec<String>,
-    /// Nothing of the recording was missing or damaged.
-    whole: bool,
-}
-
-fn load(path: &Path) -> anyhow::Result<Loaded> {
-    let mut reader = Reader::open(path)?;
-    let mut timeline = Timeline::new(reader.meta());
-    reader.for_each(|event| {
-        timeline.push(event);
-        ControlFlow::Continue(())
-    })?;
-    timeline.finish(reader.summary());
-    Ok(Loaded {
-        warnings: reader.coverage().warnings(reader.meta().start()),
-        whole: reader.coverage().is_whole(),
-        timeline,
-    })
-}
 
 /// What is drawn, and how.
 struct Graph {

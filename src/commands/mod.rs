@@ -4,6 +4,7 @@
 pub mod export;
 pub mod flame;
 pub mod flight;
+mod loaded;
 pub mod record;
 mod recorder;
 pub mod report;

@@ -1,39 +1,15 @@
 //! A recording: read once, event by event, and summed up.
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::analyse::sched::recorded::{self, Scope};
 use crate::analyse::sched::Summary;
 use crate::cli::SchedOptions;
+use crate::commands::loaded::{load, Loaded};
 use crate::error::{status, Error};
 use crate::model::Timeline;
-use crate::store::Reader;
 use crate::units::Nanos;
-
-/// A recording, and how much of it could be read.
-struct Loaded {
-    timeline: Timeline,
-    warnings: Vec<String>,
-    /// Nothing of the recording was missing or damaged.
-    whole: bool,
-}
-
-fn load(path: &Path) -> anyhow::Result<Loaded> {
-    let mut reader = Reader::open(path)?;
-    let mut timeline = Timeline::new(reader.meta());
-    reader.for_each(|event| {
-        timeline.push(event);
-        ControlFlow::Continue(())
-    })?;
-    timeline.finish(reader.summary());
-    Ok(Loaded {
-        warnings: reader.coverage().warnings(reader.meta().start()),
-        whole: reader.coverage().is_whole(),
-        timeline,
-    })
-}
 
 pub(super) fn run(
     options: &SchedOptions,
