@@ -324,4 +324,18 @@ fn a_cut_recording() {
             .unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
     }
+    // Who reads nothing but the result has to know.
+    for command in [
+        &["sched", "--json"] as &[&str],
+        &["syscalls", "-s", "--json"],
+    ] {
+        for (file, whole) in [("x.data", true), ("cut.data", false)] {
+            let output = gdiag(dir.path(), command, &["-i", file]).output().unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(json["lost"].is_u64(), whole, "{command:?} {file}");
+            let notes = json["notes"].to_string();
+            let said = notes.contains("the end of this recording is missing");
+            assert_eq!(said, !whole, "{command:?} {file}: {notes}");
+        }
+    }
 }

@@ -164,7 +164,7 @@ fn finish(
     if options.summary {
         let sums = session.sums()?;
         count = sums.count();
-        printer.summary(&sums, session.seen.lost)?;
+        printer.summary(&sums, Some(session.seen.lost))?;
     }
     printer.finish()?;
     let malformed = session.malformed();
@@ -296,7 +296,7 @@ impl<'a> Printer<'a> {
             None => now.clone(),
         };
         self.before = Some(now);
-        self.print(&part, session.seen.lost)?;
+        self.print(&part, Some(session.seen.lost))?;
         if !self.options.json {
             self.output.write(|out| out.write_all(b"\n"))?;
         }
@@ -304,7 +304,7 @@ impl<'a> Printer<'a> {
     }
 
     /// The sums of all.
-    pub(super) fn summary(&mut self, sums: &Summary, lost: u64) -> Result<()> {
+    pub(super) fn summary(&mut self, sums: &Summary, lost: Option<u64>) -> Result<()> {
         if self.options.stream && !self.options.json {
             self.output.write(|out| out.write_all(b"\n"))?;
         }
@@ -315,7 +315,7 @@ impl<'a> Printer<'a> {
         self.output.flush()
     }
 
-    fn print(&mut self, summary: &Summary, lost: u64) -> Result<()> {
+    fn print(&mut self, summary: &Summary, lost: Option<u64>) -> Result<()> {
         let (show, json, style) = (self.show(), self.options.json, self.output.style());
         self.output.write(|mut out| {
             if json {

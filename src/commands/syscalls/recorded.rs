@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write as _};
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::Result;
@@ -14,11 +13,11 @@ use crate::analyse::syscalls::recorded::{self, Made, Scope};
 use crate::analyse::syscalls::Measure;
 use crate::cli::SyscallsOptions;
 use crate::collect::syscalls::NUMBERS;
+use crate::commands::loaded::{load, Loaded};
 use crate::decode::syscalls::Number;
 use crate::error::{status, Error};
 use crate::model::Timeline;
 use crate::pipeline::syscalls::Call;
-use crate::store::Reader;
 use crate::units::Nanos;
 
 pub(super) fn run(
@@ -26,14 +25,13 @@ pub(super) fn run(
     input: &Path,
     (from, to): (Option<Nanos>, Option<Nanos>),
 ) -> Result<u8> {
-    let mut reader = Reader::open(input)?;
-    let mut timeline = Timeline::new(reader.meta());
-    reader.for_each(|event| {
-        timeline.push(event);
-        ControlFlow::Continue(())
-    })?;
-    timeline.finish(reader.summary());
+    let Loaded {
+        timeline,
+        mut warnings,
+        whole,
+    } = load(input)?;
     let t = &timeline;
+    let missing = if whole { Vec::new() } else { warnings.clone() };
     let wanted =
         filter::wanted(&options.filter, t.syscalls(), NUMBERS).map_err(Error::NoSuchCall)?;
     let at = |time: Nanos| Nanos(t.start().0.saturating_add(time.0)).min(t.end());
@@ -45,7 +43,6 @@ pub(super) fn run(
         least: options.least.unwrap_or(Nanos::ZERO),
         only_failed: options.failed,
     };
-    let mut warnings = reader.coverage().warnings(reader.meta().start());
     if recorded::measure(t) == Measure::Waits && !options.summary {
         warnings.push(
             "system calls were not recorded (gdiag record --syscalls does): each line is a wait in one, with its time off the CPU"
@@ -75,10 +72,12 @@ pub(super) fn run(
         let mut summary = recorded::summary(t, &scope);
         summary.end = summary.end.min(t.end());
         seen |= !summary.threads.is_empty();
-        printer.summary(&summary, lost)?;
+        summary.notes.splice(0..0, missing);
+        // Of one that was cut or damaged nobody knows what else was in it.
+        printer.summary(&summary, whole.then_some(lost))?;
     }
     printer.finish()?;
-    if !reader.coverage().is_whole() {
+    if !whole {
         return Ok(status::FAILED);
     }
     if lost > 0 && options.strict {

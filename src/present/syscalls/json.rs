@@ -69,7 +69,7 @@ struct SummaryDoc<'a> {
     /// `calls`: from entry to return; `waits`: off the CPU in calls that waited, no others are known.
     measure: &'static str,
     calls: u64,
-    lost: u64,
+    lost: Option<u64>,
     notes: &'a [String],
     total: Option<Vec<SumDoc<'a>>>,
     threads: Vec<ThreadDoc<'a>>,
@@ -123,7 +123,7 @@ pub fn write_summary(
     out: &mut impl Write,
     summary: &sums::Summary,
     show: &super::Show,
-    lost: u64,
+    lost: Option<u64>,
 ) -> io::Result<()> {
     let total = show.total.then(|| summary.total());
     let waits = summary.measure == sums::Measure::Waits;
