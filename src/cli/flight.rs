@@ -219,6 +219,18 @@ impl KeepArgs {
             triggers,
         };
         for trigger in &options.triggers {
+            let kind = std::mem::discriminant(trigger);
+            let same = options
+                .triggers
+                .iter()
+                .filter(|t| std::mem::discriminant(*t) == kind);
+            if same.count() > 1 {
+                return Err(super::usage_error(
+                    subcommand,
+                    clap::error::ErrorKind::InvalidValue,
+                    "an event can be given once: the shorter of two times has all of the other",
+                ));
+            }
             // From the alarm on, what belongs to it is kept.
             let late = trigger.alarm_after();
             let needed = trigger.least() + options.after.max(late);

@@ -97,9 +97,20 @@ pub fn start(options: &StartOptions) -> Result<u8> {
                 starter.failed(status);
                 return Ok(status);
             }
+            if let Err(e) = &result {
+                note_death(&record.output, e);
+            }
             result
         }
     }
+}
+
+/// What ended a recorder that has no terminal any more is told where its snapshots are.
+fn note_death(output: &Path, failure: &anyhow::Error) {
+    let mut log = output.as_os_str().to_os_string();
+    log.push(".log");
+    // There is nowhere else to tell it.
+    let _ = std::fs::write(log, error::render(failure));
 }
 
 /// Records until the end. Whoever waits hears of it when all runs.
@@ -358,4 +369,18 @@ fn connect(name: &str, to_stop: bool) -> Result<Client> {
         name: name.to_string(),
         to_stop,
     })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_a_recorder_is_beside_its_snapshots() {
+        let dir = tempfile::tempdir().unwrap();
+        let failure = anyhow::anyhow!("no room").context("cannot read the ring buffers");
+        note_death(&dir.path().join("flight.data"), &failure);
+        let log = std::fs::read_to_string(dir.path().join("flight.data.log")).unwrap();
+        assert_eq!(log, "gdiag: cannot read the ring buffers: no room\n");
+    }
 }
