@@ -207,6 +207,8 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
     };
     let mut found: Vec<Culprit<'_>> = Vec::new();
     for (who, had) in &thread.behind {
+        // A wait that is not over is no latency yet, but somebody is in the way already.
+        let had = (*had).min(waited);
         if had.share_of(waited) >= CULPRIT_SHARE {
             let took = took(who).map_or_else(String::new, |(count, _)| {
                 format!(", and took it {} times", Count(count))
@@ -214,7 +216,7 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
             found.push(Culprit {
                 who,
                 kthread: is_kthread(who),
-                time: *had,
+                time: had,
                 says: format!(
                     "{} had its CPU for {had} of that ({}){took}",
                     who,
