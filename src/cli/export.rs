@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{after_help, parse_pid, Pairs, DEFAULT_FILE, REPORT_EXIT_STATUS};
+use super::values::parse_pid;
+use super::{after_help, Pairs, DEFAULT_FILE, REPORT_EXIT_STATUS};
 use crate::event::Pid;
 use crate::units::Nanos;
 

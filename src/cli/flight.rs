@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{
-    after_help, parse_bytes, parse_name, parse_positive, Pairs, RecordOptions, RecordingArgs,
-    Target, DEFAULT_FILE, EXIT_STATUS,
-};
+use super::record::RecordingArgs;
+use super::values::{parse_bytes, parse_name, parse_positive};
+use super::{after_help, Pairs, RecordOptions, Target, DEFAULT_FILE, EXIT_STATUS};
 pub use crate::analyse::triggers::Trigger;
 use crate::units::{Bytes, Nanos};
 
@@ -100,7 +99,7 @@ pub(super) struct StartArgs {
 
     /// Write a snapshot after each such event: a GPU idle for longer than this (gap>50ms), a thread
     /// that waited for a CPU (runq>20ms) or for anything (wait>1s)
-    #[arg(long, value_name = "EVENT>DUR", value_parser = super::parse_trigger)]
+    #[arg(long, value_name = "EVENT>DUR", value_parser = super::values::parse_trigger)]
     snapshot_on: Vec<Trigger>,
 
     /// Where snapshots go: FILE.1, FILE.2 and so on

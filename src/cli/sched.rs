@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::values::{parse_cpus, parse_positive, parse_tid};
 use super::watched::WatchedArgs;
-use super::{
-    after_help, parse_cpus, parse_positive, parse_tid, Pairs, Target, EXIT_STATUS, LIVE_EXIT_STATUS,
-};
+use super::{after_help, Pairs, Target, EXIT_STATUS, LIVE_EXIT_STATUS};
 use crate::event::{Cpu, Tid};
 use crate::units::Nanos;
 
@@ -111,7 +110,7 @@ pub(super) struct SchedArgs {
     sort: SchedSort,
 
     /// Rows of a table, or all
-    #[arg(long, value_name = "N|all", default_value = "20", value_parser = super::parse_limit)]
+    #[arg(long, value_name = "N|all", default_value = "20", value_parser = super::report::parse_limit)]
     top: super::GapLimit,
 
     /// With -i: leave out what was before this time since the start of the recording, such as 1.5s

@@ -5,11 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::values::{parse_millis, parse_positive, parse_tid};
 use super::watched::WatchedArgs;
-use super::{
-    after_help, parse_millis, parse_positive, parse_tid, Pairs, Target, EXIT_STATUS,
-    LIVE_EXIT_STATUS,
-};
+use super::{after_help, Pairs, Target, EXIT_STATUS, LIVE_EXIT_STATUS};
 use crate::event::Tid;
 use crate::units::Nanos;
 
@@ -113,7 +111,7 @@ pub(super) struct SyscallsArgs {
     max_events: Option<u64>,
 
     /// Threads that are shown in sums, or all
-    #[arg(long, value_name = "N|all", default_value = "20", requires = "sums", value_parser = super::parse_limit)]
+    #[arg(long, value_name = "N|all", default_value = "20", requires = "sums", value_parser = super::report::parse_limit)]
     top: super::GapLimit,
 
     /// Read this recording instead of watching

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::Args;
 
-use super::{parse_container, parse_pid, usage_error, Target};
+use super::values::{parse_container, parse_pid};
+use super::{usage_error, Target};
 use crate::event::Pid;
 
 /// Nobody named, and no command: the whole machine.
