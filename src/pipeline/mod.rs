@@ -1,6 +1,7 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+pub mod captures;
 mod driver;
 mod endpoints;
 mod files;

@@ -14,6 +14,7 @@ use crate::collect::{bpf, clock, process, syscalls};
 use crate::commands::subject::{End, Subject};
 use crate::error::{status, Error};
 use crate::model::syscall::Table;
+use crate::pipeline::captures::captures;
 use crate::pipeline::syscalls::{Call, CallSession};
 use crate::present::page::Page;
 use crate::present::syscalls::{self as present, Lines, Show, Times};
@@ -55,9 +56,7 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     };
     let calls = syscalls::Plan {
         stream: options.stream,
-        captures: options
-            .stream
-            .then(|| present::args::captures(table, syscalls::NUMBERS)),
+        captures: options.stream.then(|| captures(table, syscalls::NUMBERS)),
         summary: options.summary,
         failures: options.summary && options.errno_summary,
         wanted,

@@ -1,7 +1,7 @@
 //! System calls for people and for programs: a line for each, or sums.
 #![forbid(unsafe_code)]
 
-pub mod args;
+mod args;
 mod escape;
 mod flags;
 mod ioctl;
