@@ -373,22 +373,19 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
     let _machine = beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (file, log) = (dir.path().join("data"), dir.path().join("log"));
-    // The shell reads on when it is told to, so that gdiag can be looked at before and after.
+    // The shell goes on when it is told to, so that gdiag can be looked at before and after. By a file: whoever wakes a
+    // target is looked at as well, and the symbols of this program take more memory than all that is to be seen here.
     let script = format!(
         "one() {{ {0} run {1} 1 >/dev/null; [ $? = 42 ] || exit 9; }}; \
-         one; one; touch {2}/ready; read go; \
-         hundred() {{ i=0; while [ $i -lt 100 ]; do one; i=$((i+1)); done; }}; \
-         hundred; touch {2}/half; read go; hundred; touch {2}/done; read go; exit 7",
+         go() {{ touch {2}/$1; until [ -e {2}/$1.seen ]; do sleep 0.02; done; }}; \
+         one; one; go ready; \
+         i=0; while [ $i -lt 200 ]; do one; i=$((i+1)); done; go done; exit 7",
         as_str(harmed()),
         as_str(&log),
         as_str(dir.path())
     );
-    let (input, mut go) = std::io::pipe().unwrap();
-    let gdiag = Process::start(
-        recorder(&file, &["--", "sh", "-c", &script])
-            .stdin(input)
-            .stderr(Stdio::piped()),
-    );
+    let gdiag =
+        Process::start(recorder(&file, &["--", "sh", "-c", &script]).stderr(Stdio::piped()));
     let look = |mark: &str| {
         wait_until(mark, || dir.path().join(mark).exists());
         // The last process is gone for gdiag, too, a look later.
@@ -399,14 +396,11 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
         // The pages of the ring buffers are used one after the other, whatever comes.
         (descriptors(gdiag.pid()), memory_kb(gdiag.pid(), "RssAnon"))
     };
-    use std::io::Write as _;
+    let seen = |mark: &str| std::fs::write(dir.path().join(format!("{mark}.seen")), "").unwrap();
     let before = look("ready");
-    writeln!(go, "go").unwrap();
-    // What gdiag needs at most when it is late is there by then; what each process left would go on growing.
-    let half = look("half");
-    writeln!(go, "go").unwrap();
+    seen("ready");
     let after = look("done");
-    writeln!(go, "go").unwrap();
+    seen("done");
     let output = gdiag.end();
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     // Each mapped file stays open once, and some are seen late; but nothing stays of each process.
@@ -421,10 +415,9 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
     pids.sort_unstable();
     pids.dedup();
     eprintln!(
-        "{} of 202 processes recorded; RssAnon {} kB, then {} and {} kB",
+        "{} of 202 processes recorded; RssAnon {} kB, then {} kB",
         pids.len(),
         before.1,
-        half.1,
         after.1
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -435,9 +428,7 @@ fn short_lived_processes_are_recorded_and_leave_nothing_in_gdiag() {
         pids.len()
     );
     assert!(pids.len() >= 190, "{} {stderr}", pids.len());
-    assert!(after.1 < before.1 + 20_000, "{before:?} {half:?} {after:?}");
-    // 100 kB of each.
-    assert!(after.1 < half.1 + 10_000, "{before:?} {half:?} {after:?}");
+    assert!(after.1 < before.1 + 20_000, "{before:?} {after:?}");
 }
 
 #[test]
