@@ -53,6 +53,10 @@ pub enum Error {
     #[error("no CPU {asked} is online")]
     CpusOffline { asked: String, online: String },
 
+    /// Files that may be open at once, at most.
+    #[error("gdiag may have {limit} files open, and needs {needed}")]
+    TooFewOpenFiles { limit: u64, needed: u64 },
+
     #[error("no process has pid {0}")]
     NoSuchProcess(Pid),
 
@@ -182,6 +186,7 @@ impl Error {
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
             Error::CpusOffline { .. }
+            | Error::TooFewOpenFiles { .. }
             | Error::NoSuchProcess(_)
             | Error::NoSuchThread(_)
             | Error::IsThread { .. }
@@ -216,6 +221,9 @@ impl Error {
             }
             Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
             Error::CpusOffline { online, .. } => format!("those that are online: {online}"),
+            Error::TooFewOpenFiles { .. } => {
+                "raise the hard limit: ulimit -Hn 4096, or LimitNOFILE=4096 in a unit of systemd".to_string()
+            }
             Error::NoSuchProcess(pid) => {
                 format!("`ps -p {pid}` shows whether it is still there; give the pid as it is on this side of any container")
             }

@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
-use nix::sys::resource::{getrlimit, setrlimit, Resource};
 
 use super::subject::{End, Subject, Woken};
 use crate::cli::{RecordOptions, Target, Trigger};
@@ -63,8 +62,6 @@ impl<'a> Recorder<'a> {
             let shim = shim.as_ref();
             shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))
         })?;
-        // Only now: the command keeps the limit that gdiag was started with.
-        raise_open_files();
         let mut unseen = Unseen::default();
         if options.target != Target::All {
             unseen.look(&subject.members());
@@ -344,13 +341,6 @@ fn explain(options: &RecordOptions, subject: &Subject, shim: Option<&shim_file::
         ));
     }
     let _ = io::stderr().write_all(text.as_bytes());
-}
-
-/// A descriptor for each process with a shim, and some for BPF: more than the usual limit, perhaps.
-fn raise_open_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }
 
 /// The library for a launched command, unless its place is taken or it is switched off.

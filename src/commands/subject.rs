@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::resource::{getrlimit, rlim_t, setrlimit, Resource};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -74,6 +75,7 @@ impl Subject {
         if !process::proc_is_ours() {
             return Err(Error::ForeignProc.into());
         }
+        let most = open_files()?;
         let signals = Signals::block()?;
         let program = command.first().map(resolve).transpose()?;
         let (pids, cgroups) = match target {
@@ -92,6 +94,8 @@ impl Subject {
         let command = program
             .map(|program| Command::prepare(&program, command, &environment, &signals.before))
             .transpose()?;
+        // Only now: the command keeps the limit that gdiag was started with.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
         let processes = pids.iter().map(|&pid| watch_process(pid));
         Ok(Subject {
             processes: processes.collect::<Result<Vec<_>>>()?,
@@ -286,6 +290,21 @@ fn wait_for(command: &Command, signals: &Signals) -> Result<i32> {
             }
         }
     }
+}
+
+/// How many files gdiag may have open at most. Programs, maps and rings take one each, and so do targets.
+///
+/// With too few libbpf may ask for more than there are while it tries out what the kernel can do: then a
+/// feature seems to be missing, and the kernel refuses what is not meant for it.
+fn open_files() -> Result<rlim_t> {
+    const FEWEST: rlim_t = 128;
+    let (_, most) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("cannot tell the limit of open files")?;
+    if most < FEWEST {
+        let (limit, needed) = (most, FEWEST);
+        return Err(Error::TooFewOpenFiles { limit, needed }.into());
+    }
+    Ok(most)
 }
 
 fn resolve(name: &OsString) -> Result<PathBuf> {
