@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Data moves left to right. A module may use the modules to its left, plus
-//! [`event`], [`units`], [`fxhash`], [`histogram`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
+//! [`event`], [`facts`], [`units`], [`fxhash`], [`histogram`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
 //!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of functions by
@@ -23,6 +23,7 @@ pub mod decode;
 pub mod demangle;
 pub mod error;
 pub mod event;
+pub mod facts;
 pub mod fxhash;
 pub mod histogram;
 pub mod intern;

@@ -16,6 +16,7 @@ mod futex;
 mod gaps;
 mod host_side;
 mod intervals;
+pub mod live;
 mod loaders;
 mod missing;
 mod overheads;

@@ -11,6 +11,7 @@ mod record;
 mod report;
 mod sched;
 mod syscalls;
+mod top;
 mod values;
 mod watched;
 
@@ -35,6 +36,7 @@ pub use sched::{
     CpuList, SchedBy, SchedOptions, SchedSort, SchedSource, SchedView, SCHED_EXAMPLES,
 };
 pub use syscalls::{SyscallsOptions, SyscallsSource, SYSCALLS_EXAMPLES};
+pub use top::{Batch, TopOptions, TopSource, SNAPSHOT_FILE, TOP_EXAMPLES};
 
 /// Where a recording goes, and comes from, unless said otherwise.
 pub const DEFAULT_FILE: &str = "gdiag.data";
@@ -163,6 +165,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Top(top::TopArgs),
     Record(record::RecordArgs),
     Report(report::ReportArgs),
     Flame(flame::FlameArgs),
@@ -208,6 +211,7 @@ enum ShimCommand {
 /// What to do, with everything that it needs to know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    Top(TopOptions),
     Record(RecordOptions),
     Report(ReportOptions),
     Flame(FlameOptions),
@@ -234,7 +238,16 @@ impl Action {
                 source: SyscallsSource::Live { target, .. },
                 ..
             }) => target,
-            Action::Report(_)
+            Action::Top(TopOptions {
+                source:
+                    TopSource::Live {
+                        target: Some(target),
+                        ..
+                    },
+                ..
+            }) => target,
+            Action::Top(_)
+            | Action::Report(_)
             | Action::Flame(_)
             | Action::Sched(_)
             | Action::Syscalls(_)
@@ -269,6 +282,7 @@ impl Cli {
     /// Checks what clap cannot, and leaves clap's types behind.
     pub fn into_action(self) -> Result<Action, clap::Error> {
         Ok(match self.command {
+            Command::Top(args) => Action::Top(args.into_options()?),
             Command::Record(args) => Action::Record(args.into_options()?),
             Command::Report(args) => Action::Report(args.into_options()),
             Command::Flame(args) => Action::Flame(args.into_options()?),

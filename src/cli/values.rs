@@ -9,6 +9,10 @@ use crate::units::{Bytes, Nanos};
 /// Shorter ones are not told one by one by the BPF programs.
 const LEAST_CPU_WAIT: Nanos = Nanos::from_millis(1);
 
+/// Shorter windows say little, longer ones take much memory.
+pub(super) const LEAST_WINDOW: Nanos = Nanos::from_secs(1);
+pub(super) const MOST_WINDOW: Nanos = Nanos::from_secs(300);
+
 pub(super) fn parse_pid(text: &str) -> Result<Pid, String> {
     match text.trim().parse() {
         // pid_t is signed, and 0 is no process.
@@ -41,6 +45,21 @@ pub(super) fn parse_positive(text: &str) -> Result<Nanos, String> {
     match text.parse()? {
         Nanos::ZERO => Err("must be longer than nothing".to_string()),
         duration => Ok(duration),
+    }
+}
+
+/// How much of the past a live view is about.
+pub(super) fn parse_window(text: &str) -> Result<Nanos, String> {
+    match text.parse()? {
+        window if (LEAST_WINDOW..=MOST_WINDOW).contains(&window) => Ok(window),
+        _ => Err(format!("must be {LEAST_WINDOW} to {MOST_WINDOW}")),
+    }
+}
+
+pub(super) fn parse_speed(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches(['x', 'X']).parse() {
+        Ok(speed) if (0.01..=1000.0).contains(&speed) => Ok(speed),
+        _ => Err("a speed is a number from 0.01 to 1000, such as 0.5 or 10".to_string()),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod shim;
 mod subject;
 pub mod syscalls;
 mod temporary;
+pub mod top;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -26,6 +27,7 @@ use crate::error::Error;
 /// Does what was asked; the result is the exit status.
 pub fn run(action: &Action) -> anyhow::Result<u8> {
     match action {
+        Action::Top(options) => top::run(options),
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
         Action::Flame(options) => flame::run(options),

@@ -14,6 +14,7 @@ pub mod style;
 pub mod syscalls;
 pub mod table;
 pub mod text;
+pub mod top;
 
 pub use crate::demangle as names;
 
