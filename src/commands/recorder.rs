@@ -215,7 +215,7 @@ impl<'a> Recorder<'a> {
         if seen.target_threads == 0 {
             let what = match options.target {
                 Target::Cgroups { .. } => "no process was in the cgroup, and none came",
-                Target::Command | Target::Pids(_) | Target::All => {
+                Target::Command | Target::Pids(_) | Target::All | Target::Cuda => {
                     "no thread of the target was seen"
                 }
             };
@@ -391,7 +391,7 @@ fn meta(
         mode: match options.target {
             Target::Command => TargetMode::Launch,
             Target::Pids(_) | Target::Cgroups { .. } => TargetMode::Attach,
-            Target::All => TargetMode::All,
+            Target::All | Target::Cuda => TargetMode::All,
         },
         targets: plan.targets.iter().copied().map(Pid).collect(),
         cgroups: subject.directories(),

@@ -84,12 +84,12 @@ impl Subject {
                 (pids.collect::<Result<Vec<_>>>()?, Vec::new())
             }
             Target::Cgroups { paths, containers } => (Vec::new(), find_cgroups(paths, containers)?),
-            Target::Command | Target::All => (Vec::new(), Vec::new()),
+            Target::Command | Target::All | Target::Cuda => (Vec::new(), Vec::new()),
         };
         // Forked before anything starts a thread; it waits until it is watched.
         let environment = match target {
             Target::Command => environment(),
-            Target::Pids(_) | Target::Cgroups { .. } | Target::All => Vec::new(),
+            Target::Pids(_) | Target::Cgroups { .. } | Target::All | Target::Cuda => Vec::new(),
         };
         let command = program
             .map(|program| Command::prepare(&program, command, &environment, &signals.before))
@@ -139,7 +139,7 @@ impl Subject {
             Target::Pids(_) => process::with_descendants(&self.pids),
             Target::Cgroups { .. } => self.cgroups.iter().flat_map(Cgroup::processes).collect(),
             Target::All => process::with_descendants(&[0]),
-            Target::Command => Vec::new(),
+            Target::Command | Target::Cuda => Vec::new(),
         }
     }
 
@@ -151,6 +151,7 @@ impl Subject {
         };
         match self.target {
             Target::All => "every process".to_string(),
+            Target::Cuda => "whoever uses CUDA".to_string(),
             Target::Command | Target::Pids(_) => {
                 format!("process {} and its children", list(&self.targets()))
             }
@@ -222,7 +223,7 @@ impl Subject {
         let targets_ended = match self.target {
             Target::Pids(_) => self.processes.is_empty(),
             Target::Cgroups { .. } => !self.cgroups.iter().any(Cgroup::exists),
-            Target::Command | Target::All => false,
+            Target::Command | Target::All | Target::Cuda => false,
         };
         woken.end = if let Some(signal) = asked {
             self.signals.release(signal);
