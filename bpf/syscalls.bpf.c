@@ -654,19 +654,6 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 	return 0;
 }
 
-/* How /proc, as gdiag sees it, knows a thread; 0: not at all. */
-static __always_inline u32 proc_id(struct pid *pid)
-{
-	struct task_struct *self = bpf_get_current_task_btf();
-	struct pid *own = BPF_CORE_READ(self, thread_pid);
-	u32 level = BPF_CORE_READ(own, level);
-
-	if (level > BPF_CORE_READ(pid, level) ||
-	    BPF_CORE_READ(pid, numbers[level].ns) != BPF_CORE_READ(own, numbers[level].ns))
-		return 0;
-	return BPF_CORE_READ(pid, numbers[level].nr);
-}
-
 /* Run by gdiag when everything else is attached: who is in a call already. */
 SEC("iter/task")
 int mark_callers(struct bpf_iter__task *ctx)

@@ -175,6 +175,18 @@ impl Session {
         self
     }
 
+    /// Makes more processes targets, with all that they started and will: the next step tells who they are,
+    /// and asks their shims. By the pids that gdiag sees; whoever is a target stays one. Returns those that
+    /// are no processes, any more or at all: they are left out.
+    pub fn add_targets(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
+        let (there, gone): (Vec<u32>, Vec<u32>) =
+            pids.iter().partition(|&&pid| process::is_process(pid));
+        if !there.is_empty() {
+            self.bpf.add_targets(&there)?;
+        }
+        Ok(gone)
+    }
+
     /// Becomes readable when there is much to read, or something urgent.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.bpf.epoll_fd()
