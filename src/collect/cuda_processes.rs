@@ -3,8 +3,9 @@
 //! The sign is a thread that the driver makes in every process from its first use of CUDA on, or one of gdiag's
 //! shim. That the driver is mapped says less: a process that was forked has it, too, and cannot use it.
 //!
-//! The kernel walks its threads (`bpf/cuda_processes.bpf.c`): 5,000 processes take 1 ms, where their maps in /proc
-//! take half a second, and nothing is waited for.
+//! The kernel walks its threads (`bpf/cuda_processes.bpf.c`). With 5,000 processes a look takes 1.1 ms, and it waits for
+//! no lock of theirs; to read the maps of all of them in /proc takes 100 ms, and to read only how large they are 45 ms
+//! (measured on 6.18).
 
 use std::collections::BTreeMap;
 use std::fmt;
