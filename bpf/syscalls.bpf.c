@@ -63,9 +63,11 @@ struct {
 	__type(value, struct gdiag_captures);
 } captures SEC(".maps");
 
+/* gdiag has them in its memory, and looks only at those that changed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * SHARED_SUMS);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct gdiag_sum);
 } sums SEC(".maps");

@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gdiag::analyse::syscalls::Summary;
 use gdiag::collect::bpf::Plan;
 use gdiag::collect::cuda_processes::{Changes, CudaProcesses};
 use gdiag::collect::shims::DRIVER_THREAD;
@@ -78,6 +80,50 @@ impl Drop for Background {
     }
 }
 
+/// Says each line that it is told, with one write.
+struct Echo {
+    process: Background,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Echo {
+    fn start() -> Echo {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "while read line; do echo $line; done"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Echo {
+            process: Background(child),
+            output,
+        }
+    }
+
+    fn write(&mut self, times: u32) {
+        let input = self.process.0.stdin.as_mut().unwrap();
+        for _ in 0..times {
+            input.write_all(b"a\n").unwrap();
+            self.output.read_line(&mut String::new()).unwrap();
+        }
+    }
+}
+
+/// Programs that this process has attached.
+fn links() -> usize {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    fds.filter_map(|fd| std::fs::read_link(fd.path()).ok())
+        .filter(|file| file.to_string_lossy().contains("bpf_link"))
+        .count()
+}
+
+/// What a process has is counted: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A GPU job that goes on until it is killed.
 fn job() -> Command {
     let mut command = Command::new(gpuload());
@@ -99,6 +145,7 @@ fn a_process_is_found_when_it_begins_to_use_cuda_and_no_more_when_it_ends() {
     if !can_run() {
         return;
     }
+    let _alone = alone();
     let mut finder = CudaProcesses::start().unwrap();
     finder.look().unwrap();
     // The same process before and after.
@@ -125,6 +172,7 @@ fn gdiag_is_no_process_that_uses_cuda() {
     if !can_run() {
         return;
     }
+    let _alone = alone();
     let mut finder = CudaProcesses::start().unwrap();
     let (end, ended) = mpsc::channel::<()>();
     let (begin, begun) = mpsc::channel();
@@ -210,6 +258,7 @@ fn a_process_that_is_added_is_recorded_like_one_of_the_start() {
     if !can_run() {
         return;
     }
+    let _alone = alone();
     let mut finder = CudaProcesses::start().unwrap();
     let mut session = Session::start(&plan(), &mut |_| {}).unwrap();
     let mut before = 0;
@@ -256,4 +305,63 @@ fn a_process_that_is_added_is_recorded_like_one_of_the_start() {
     });
     assert!(session.injected().is_empty());
     session.finish(&mut |_| {}).unwrap();
+}
+
+/// How often each process made a call, by parts added up.
+#[derive(Default)]
+struct Counted(BTreeMap<(Pid, String), u64>);
+
+impl Counted {
+    fn add(&mut self, part: &Summary) {
+        for thread in &part.threads {
+            let (pid, _) = thread.id.expect("there is room for all");
+            for call in &thread.calls {
+                *self.0.entry((pid, call.name.clone())).or_default() += call.times.count;
+            }
+        }
+    }
+
+    fn writes(&self, echo: &Echo) -> u64 {
+        let key = (Pid(echo.process.pid()), "write".to_string());
+        self.0.get(&key).copied().unwrap_or(0)
+    }
+}
+
+#[test]
+fn calls_of_the_targets_are_counted_in_parts_for_as_long_as_that_is_asked() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let (mut echo, mut other) = (Echo::start(), Echo::start());
+    let mut session = Session::start(&plan(), &mut |_| {}).unwrap();
+    session.add_targets(&[echo.process.pid()]).unwrap();
+    assert!(session.call_sums().is_none());
+    let before = links();
+    for times in [50, 30] {
+        session.count_calls(true).unwrap();
+        session.count_calls(true).unwrap();
+        assert!(links() > before);
+        let mut counted = Counted::default();
+        for times in [times, 7] {
+            let so_far = counted.writes(&echo);
+            echo.write(times);
+            other.write(3);
+            wait_until("all calls are counted", || {
+                let part = session.call_sums().unwrap();
+                counted.add(&part);
+                assert!(part.threads.iter().all(|t| t.comm == "sh"));
+                counted.writes(&echo) >= so_far + u64::from(times)
+            });
+            assert_eq!(counted.writes(&echo), so_far + u64::from(times));
+        }
+        assert_eq!(counted.writes(&other), 0, "it is no target");
+        session.count_calls(false).unwrap();
+        assert_eq!(links(), before, "its programs are gone");
+        assert!(session.call_sums().is_none());
+        echo.write(5);
+    }
+    session.count_calls(true).unwrap();
+    session.finish(&mut |_| {}).unwrap();
+    assert!(session.call_sums().is_none());
 }
