@@ -6,6 +6,7 @@
 
 pub mod list;
 pub mod model;
+pub mod screens;
 pub mod view;
 
 pub use model::Model;
