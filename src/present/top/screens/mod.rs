@@ -1,64 +1,76 @@
-//! What the screens say: lists made of a [`Model`](super::Model), not drawn yet.
-//!
-//! A list shows all that is known, in the order that helps most; what a narrow terminal leaves out, and another
-//! order or a filter, is the business of whoever draws it. Columns stay the same from frame to frame, so
-//! that the one that is sorted by does not go away. Names are as they came from outside.
+//! Each screen, as a function of the model: what it says, and which rows of it can be opened.
 #![forbid(unsafe_code)]
 
-pub mod calls;
+mod calls;
 mod cell;
-pub mod cpus;
-pub mod kernels;
-pub mod machine;
-pub mod processes;
-pub mod thread;
-pub mod threads;
+mod cpus;
+mod kernels;
+mod machine;
+mod processes;
+mod thread;
+mod threads;
 
-use super::list::{List, Tone};
-use crate::analyse::live::Window;
-use crate::units::Nanos;
+use super::list::List;
+use super::model::{Model, Source};
+use super::page;
+use super::screen::Screen;
+use super::view::{Open, Tab, View};
 
-/// One of several parts of a screen, one under another: sentences, then a table. Either can be empty.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Section {
-    /// Each is wrapped where it is drawn.
-    pub text: Vec<Line>,
-    /// With the title of the section.
-    pub list: List,
-    /// What a low terminal leaves out first has the highest number; 0 always stays.
-    pub rank: u8,
-    /// So many rows of the table say most; more where there is room.
-    pub rows: usize,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
-    pub text: String,
-    pub tone: Tone,
-}
-
-impl Line {
-    fn new(tone: Tone, text: impl Into<String>) -> Line {
-        let text = text.into();
-        Line { text, tone }
+/// What is below the header. `None`: the overview, which draws itself.
+pub fn screen(model: &Model, view: &View) -> Option<Screen> {
+    match view.opened.last() {
+        Some(Open::Cause(_) | Open::Gap { .. }) => Some(Screen::Page {
+            title: String::new(),
+            blocks: Vec::new(),
+        }),
+        Some(&Open::Thread { pid, tid }) => Some(thread::screen(model, pid, tid)),
+        Some(Open::Call(name)) => Some(calls::opened(model, name)),
+        Some(Open::Kernel(name)) => Some(kernels::opened(model, name)),
+        None => match view.tab {
+            Tab::Overview if model.source == Source::Machine => Some(machine::screen(model, view)),
+            Tab::Overview => None,
+            Tab::Causes | Tab::Gaps => Some(List::default().into()),
+            Tab::Threads => Some(threads::list(model).into()),
+            Tab::Calls => Some(calls::screen(model, view)),
+            Tab::Kernels => Some(kernels::list(model).into()),
+            Tab::Cpus => Some(cpus::list(model).into()),
+            Tab::Processes => Some(processes::list(model).into()),
+        },
     }
 }
 
-/// The time that the sums of a window are about: what was skipped to catch up is no part of it.
-fn analysed(window: &Window) -> Nanos {
-    let whole = window.to.saturating_sub(window.from);
-    if window.points.is_empty() {
-        return whole;
+/// What the cursor moves over; `None`: the screen is a page, which is scrolled.
+pub fn stops(model: &Model, view: &View) -> Option<List> {
+    match screen(model, view) {
+        Some(Screen::Table { list, .. }) => Some(list),
+        Some(Screen::Page { .. }) => None,
+        None => Some(List::default()),
     }
-    let lengths = window.points.iter().map(|p| p.to.saturating_sub(p.from));
-    lengths.fold(Nanos::ZERO, Nanos::saturating_add).min(whole)
 }
 
-/// `1 thread`, `12 threads`.
-fn plural(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        n if what.ends_with("ss") => format!("{n} {what}es"),
-        n => format!("{n} {what}s"),
+/// A list that can be sorted and filtered.
+pub fn sortable(model: &Model, view: &View) -> Option<List> {
+    match screen(model, view) {
+        Some(Screen::Table { list, .. }) => Some(list),
+        Some(Screen::Page { .. }) | None => None,
+    }
+}
+
+pub fn has_list(model: &Model, view: &View) -> bool {
+    sortable(model, view).is_some()
+}
+
+/// Rows that the keys for a page go by.
+pub fn room(_model: &Model, view: &View) -> usize {
+    usize::from(view.size.1).saturating_sub(6).max(1)
+}
+
+/// How far a page can be scrolled.
+pub fn last_scroll(model: &Model, view: &View) -> usize {
+    match screen(model, view) {
+        Some(Screen::Page { blocks, .. }) => {
+            page::height(&blocks, view.size.0).saturating_sub(room(model, view))
+        }
+        Some(Screen::Table { .. }) | None => 0,
     }
 }
