@@ -56,12 +56,21 @@ impl<'a> Recorder<'a> {
     ///
     /// Must be called while gdiag has one thread.
     pub(super) fn start(options: &'a RecordOptions) -> Result<Recorder<'a>> {
+        Recorder::start_with(options, || Ok(()))
+    }
+
+    /// As [`start`](Self::start). `alone` is called when the command has been forked, and there is one thread still.
+    pub(super) fn start_with(
+        options: &'a RecordOptions,
+        alone: impl FnOnce() -> Result<()>,
+    ) -> Result<Recorder<'a>> {
         let mut shim = None;
         let subject = Subject::prepare(&options.target, &options.command, || {
             shim = shim_to_carry(options);
             let shim = shim.as_ref();
             shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))
         })?;
+        alone()?;
         let mut unseen = Unseen::default();
         if options.target != Target::All {
             unseen.look(&subject.members());

@@ -128,7 +128,12 @@ fn character(c: char, modifiers: KeyModifiers) -> Input {
 /// A character, or a key that is one byte.
 fn plain(bytes: &[u8], modifiers: KeyModifiers) -> Parsed {
     let first = bytes[0];
-    let control = |c: u8| key(KeyCode::Char(char::from(c)), modifiers | KeyModifiers::CONTROL);
+    let control = |c: u8| {
+        key(
+            KeyCode::Char(char::from(c)),
+            modifiers | KeyModifiers::CONTROL,
+        )
+    };
     let input = match first {
         b'\r' | b'\n' => key(KeyCode::Enter, modifiers),
         b'\t' => key(KeyCode::Tab, modifiers),
@@ -219,9 +224,10 @@ fn control_sequence(bytes: &[u8]) -> Parsed {
     if let Some(b'[') = bytes.get(2) {
         return match bytes.get(3) {
             None => Parsed::Part(Kind::Key),
-            Some(&which @ b'A'..=b'E') => {
-                Parsed::Whole(4, Some(key(KeyCode::F(which - b'A' + 1), KeyModifiers::NONE)))
-            }
+            Some(&which @ b'A'..=b'E') => Parsed::Whole(
+                4,
+                Some(key(KeyCode::F(which - b'A' + 1), KeyModifiers::NONE)),
+            ),
             Some(_) => Parsed::Whole(4, None),
         };
     }
@@ -242,7 +248,10 @@ fn control_sequence(bytes: &[u8]) -> Parsed {
         digits.parse::<u32>().ok()
     });
     let first = numbers.next().flatten();
-    let modifiers = numbers.next().flatten().map_or(KeyModifiers::NONE, modifiers);
+    let modifiers = numbers
+        .next()
+        .flatten()
+        .map_or(KeyModifiers::NONE, modifiers);
     if last == b'~' && first == Some(200) {
         return paste(bytes, end + 1);
     }
@@ -307,7 +316,9 @@ fn answer(bytes: &[u8]) -> Parsed {
 /// `11;rgb:RRRR/GGGG/BBBB`, with 1 to 4 digits each.
 fn background(text: &[u8]) -> Option<[u8; 3]> {
     let text = std::str::from_utf8(text).ok()?.strip_prefix("11;")?;
-    let colors = text.strip_prefix("rgb:").or_else(|| text.strip_prefix("rgba:"))?;
+    let colors = text
+        .strip_prefix("rgb:")
+        .or_else(|| text.strip_prefix("rgba:"))?;
     let mut rgb = [0; 3];
     let mut parts = colors.split('/');
     for channel in &mut rgb {
@@ -415,7 +426,10 @@ mod tests {
         keys.push(b"\x1b");
         assert_eq!(keys.next(NOW), None);
         assert_eq!(keys.next(ESC_QUIET), Some(plain_key(KeyCode::Esc)));
-        assert_eq!(read(b"\x1b\x1b[A"), [plain_key(KeyCode::Esc), plain_key(KeyCode::Up)]);
+        assert_eq!(
+            read(b"\x1b\x1b[A"),
+            [plain_key(KeyCode::Esc), plain_key(KeyCode::Up)]
+        );
     }
 
     #[test]
@@ -426,13 +440,21 @@ mod tests {
         assert_eq!(keys.next(LATER), None);
         assert!(!keys.is_waiting());
         assert_eq!(read(b"\x1b[1;\x1b[A"), [plain_key(KeyCode::Up)]);
-        assert_eq!(read(b"\xff\xfeq\xe7\xb6q"), [plain_key(KeyCode::Char('q')); 2]);
+        assert_eq!(
+            read(b"\xff\xfeq\xe7\xb6q"),
+            [plain_key(KeyCode::Char('q')); 2]
+        );
     }
 
     #[test]
     fn what_means_nothing_here_is_no_key() {
         // Focus, mouse, an unknown function key, a device control string.
-        for bytes in [&b"\x1b[I"[..], b"\x1b[<0;10;10M", b"\x1b[99~", b"\x1bP>|term\x1b\\"] {
+        for bytes in [
+            &b"\x1b[I"[..],
+            b"\x1b[<0;10;10M",
+            b"\x1b[99~",
+            b"\x1bP>|term\x1b\\",
+        ] {
             assert_eq!(read(bytes), [], "{bytes:?}");
         }
     }
@@ -458,7 +480,10 @@ mod tests {
         let white = Input::Background([255; 3]);
         assert_eq!(read(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\"), [white.clone()]);
         assert_eq!(read(b"\x1b]11;rgb:ff/ff/ff\x07"), [white.clone()]);
-        assert_eq!(read(b"\x1b]11;rgb:0/8/f\x07"), [Input::Background([0, 136, 255])]);
+        assert_eq!(
+            read(b"\x1b]11;rgb:0/8/f\x07"),
+            [Input::Background([0, 136, 255])]
+        );
         assert_eq!(
             read(b"j\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22ck"),
             [
@@ -468,7 +493,11 @@ mod tests {
                 plain_key(KeyCode::Char('k'))
             ]
         );
-        for odd in [&b"\x1b]11;rgb:fffff/0/0\x07"[..], b"\x1b]11;rgb:+f/0/0\x07", b"\x1b]4;1\x07"] {
+        for odd in [
+            &b"\x1b]11;rgb:fffff/0/0\x07"[..],
+            b"\x1b]11;rgb:+f/0/0\x07",
+            b"\x1b]4;1\x07",
+        ] {
             assert_eq!(read(odd), [], "{odd:?}");
         }
     }

@@ -3,8 +3,15 @@
 
 mod analyst;
 mod batch;
+mod capabilities;
+mod keys;
 mod live;
 mod shared;
+mod signals;
+mod stage;
+mod terminal;
+mod ui;
+mod wake;
 
 use std::io::Write as _;
 use std::sync::mpsc::channel;
@@ -20,6 +27,16 @@ use crate::present::top::model::Source;
 use batch::Printer;
 use live::Collector;
 use shared::Shared;
+use stage::Stage;
+
+/// Whoever has it looks at what is collected.
+struct Leave<'a>(&'a Shared);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
 
 /// The result is the exit status.
 pub fn run(options: &TopOptions) -> Result<u8> {
@@ -30,17 +47,28 @@ pub fn run(options: &TopOptions) -> Result<u8> {
 }
 
 fn watch(options: &TopOptions, target: &Target, command: &[std::ffi::OsString]) -> Result<u8> {
+    let mut stage = Stage::set(options)?;
     let options = &TopOptions {
         batch: options.batch.or(Some(Batch { windows: Some(1) })),
         ..options.clone()
     };
-    let record = live::record_options(options, target, command, options.quiet);
-    let mut recorder = Recorder::start(&record)?;
-    let result = collect(options, &mut recorder);
+    let record = live::record_options(options, target, command, options.quiet || stage.is_some());
+    let mut recorder = Recorder::start_with(&record, || match &mut stage {
+        Some(stage) => stage.take_signals(false),
+        None => Ok(()),
+    })?;
+    if stage.is_some() {
+        recorder.subject.wait_for_screen();
+    }
+    let result = collect(options, stage, &mut recorder);
     recorder.subject.conclude(result)
 }
 
-fn collect(options: &TopOptions, recorder: &mut Recorder<'_>) -> Result<u8> {
+fn collect(
+    options: &TopOptions,
+    stage: Option<Stage>,
+    recorder: &mut Recorder<'_>,
+) -> Result<u8> {
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
@@ -56,9 +84,12 @@ fn collect(options: &TopOptions, recorder: &mut Recorder<'_>) -> Result<u8> {
         let (shared, options) = (Arc::clone(&shared), options.clone());
         let thread = std::thread::Builder::new().name("gdiag-output".to_string());
         let run = move || {
-            let result = Printer::new(&options).run(&shared);
-            shared.leave();
-            result
+            // Also by a panic.
+            let _leave = Leave(&shared);
+            match stage {
+                Some(stage) => stage.run(&shared),
+                None => Printer::new(&options).run(&shared),
+            }
         };
         thread.spawn(run).context("cannot start a thread")?
     };

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use super::wake::Waker;
 use crate::analyse::live::Slice;
+use crate::facts::GpuFacts;
 use crate::present::top::model::{Source, Status, Target};
 use crate::present::top::Ask;
 use crate::store::meta::Meta;
@@ -22,6 +24,8 @@ const MOST_ASKED: usize = 16;
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Of who waits for other things as well.
+    waker: OnceLock<Waker>,
     /// Nobody looks any more: collecting is to end.
     leave: AtomicBool,
     /// Events that were handed over and not looked at yet.
@@ -38,6 +42,8 @@ pub(super) struct State {
     pub(super) version: u64,
     pub(super) targets: Vec<Target>,
     pub(super) status: Status,
+    /// In the order of NVML's numbers.
+    pub(super) facts: Vec<GpuFacts>,
     /// The device is the simulator of gdiag's tests.
     pub(super) simulated: bool,
     /// Nothing comes any more.
@@ -55,11 +61,13 @@ impl Shared {
                 version: 0,
                 targets: Vec::new(),
                 status: Status::default(),
+                facts: Vec::new(),
                 simulated: false,
                 over: false,
                 asked: Vec::new(),
             }),
             changed: Condvar::new(),
+            waker: OnceLock::new(),
             leave: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
         }
@@ -76,6 +84,19 @@ impl Shared {
         change(&mut state);
         state.version += 1;
         self.changed.notify_all();
+        drop(state);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// From now on changes wake this one too.
+    pub(super) fn wakes(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().over
     }
 
     /// All there is; slices are shared, not copied.

@@ -364,6 +364,7 @@ fn in_foreground(file: &File) -> bool {
 
 fn size_of(file: &File) -> (u16, u16) {
     let known = terminal_size::terminal_size_of(file);
-    let (columns, rows) = known.map_or(USUAL_SIZE, |(Width(columns), Height(rows))| (columns, rows));
+    let (columns, rows) =
+        known.map_or(USUAL_SIZE, |(Width(columns), Height(rows))| (columns, rows));
     (columns.min(MAX_SIZE.0), rows.min(MAX_SIZE.1))
 }
