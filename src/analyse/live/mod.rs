@@ -6,6 +6,8 @@
 //! in the slice in which it ends, or as one that is still open.
 #![forbid(unsafe_code)]
 
+mod feed;
+mod gpus;
 mod slice;
 mod stacks;
 #[cfg(test)]
@@ -21,6 +23,7 @@ use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
+pub use feed::Feed;
 pub use slice::slice;
 pub use window::{GpuPoint, Point, Window};
 
@@ -38,8 +41,6 @@ pub struct SliceOptions {
     /// More will come than the timeline holds: its last operation is not the last one, and work that has not come
     /// back can still be going on.
     pub goes_on: bool,
-    /// Events that came from the sources in the time of the slice.
-    pub events: u64,
 }
 
 impl Default for SliceOptions {
@@ -50,7 +51,6 @@ impl Default for SliceOptions {
             stacks: 5,
             only_host: false,
             goes_on: true,
-            events: 0,
         }
     }
 }
