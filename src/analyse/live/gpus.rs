@@ -120,10 +120,15 @@ fn added(slices: &[Arc<Slice>], index: u32, wanted: Key<'_>) -> Option<Gpu> {
         .collect();
     let last = parts.last()?;
     let (from, to) = (slices.first()?.from, slices.last()?.to);
-    let total = |time: fn(&Gpu) -> Nanos| -> Nanos { parts.iter().map(|p| time(p.gpu)).sum() };
     let known = |time: fn(&Gpu) -> Option<Nanos>| -> Option<Nanos> {
         let known = parts.iter().filter_map(|p| time(p.gpu));
         known.reduce(Nanos::saturating_add)
+    };
+    let busy = known(|gpu| gpu.busy);
+    // They are shares of the time that is known.
+    let total = |time: fn(&Gpu) -> Nanos| -> Nanos {
+        let told = |p: &&Part<'_>| p.gpu.busy.is_some() || busy.is_none();
+        parts.iter().filter(told).map(|p| time(p.gpu)).sum()
     };
     let windows = parts.iter().map(|p| (p.gpu.window_start, p.gpu.window_end));
     let seen = || windows.clone().filter(|(start, end)| start < end);
@@ -144,7 +149,7 @@ fn added(slices: &[Arc<Slice>], index: u32, wanted: Key<'_>) -> Option<Gpu> {
         uuid: last.gpu.uuid.clone(),
         window_start,
         window_end,
-        busy: known(|gpu| gpu.busy),
+        busy,
         idle,
         idle_explained: idle.map(|idle| match idle {
             Nanos::ZERO => 1.0,
