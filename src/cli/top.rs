@@ -146,8 +146,7 @@ pub struct TopOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopSource {
     Live {
-        /// `None`: whoever uses CUDA.
-        target: Option<Target>,
+        target: Target,
         command: Vec<OsString>,
     },
     Recording {
@@ -187,11 +186,11 @@ impl TopArgs {
             None => {
                 let everyone = self.watched.all;
                 let (target, command) = self.watched.into_target("top", false)?;
-                let found = target == Target::All && !everyone;
-                TopSource::Live {
-                    target: (!found).then_some(target),
-                    command,
-                }
+                let target = match target {
+                    Target::All if !everyone => Target::Cuda,
+                    named => named,
+                };
+                TopSource::Live { target, command }
             }
         };
         Ok(TopOptions {

@@ -32,7 +32,30 @@ pub fn write_report(
     summary: Option<&Summary>,
 ) -> io::Result<()> {
     let names = Demangled::of(report);
-    let document = ReportDoc {
+    let document = document(report, meta, summary, &names);
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+/// The same in one line.
+pub fn write_report_line(
+    out: &mut impl Write,
+    report: &Report,
+    meta: &Meta,
+    summary: Option<&Summary>,
+) -> io::Result<()> {
+    let names = Demangled::of(report);
+    serde_json::to_writer(&mut *out, &document(report, meta, summary, &names))?;
+    out.write_all(b"\n")
+}
+
+fn document<'a>(
+    report: &'a Report,
+    meta: &'a Meta,
+    summary: Option<&Summary>,
+    names: &'a Demangled<'a>,
+) -> ReportDoc<'a> {
+    ReportDoc {
         schema: REPORT_SCHEMA,
         recording: RecordingDoc {
             start_ns: meta.start_mono_ns,
@@ -48,18 +71,16 @@ pub fn write_report(
         gpus: report
             .gpus
             .iter()
-            .map(|gpu| GpuDoc::new(gpu, &names))
+            .map(|gpu| GpuDoc::new(gpu, names))
             .collect(),
         threads: report.threads.iter().map(ThreadDoc::new).collect(),
         kernels: report
             .kernels
             .iter()
-            .map(|kernel| KernelDoc::new(kernel, &names))
+            .map(|kernel| KernelDoc::new(kernel, names))
             .collect(),
         calls: report.calls.iter().map(CallDoc::new).collect(),
-    };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    out.write_all(b"\n")
+    }
 }
 
 /// What a default would stand for "could not be read".

@@ -6,6 +6,8 @@
 //! in the slice in which it ends, or as one that is still open.
 #![forbid(unsafe_code)]
 
+mod feed;
+mod slice;
 mod window;
 
 use crate::analyse::report::Report;
@@ -14,6 +16,8 @@ use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
+pub use feed::Feed;
+pub use slice::{slice, SliceOptions};
 pub use window::Window;
 
 /// What happened in `[from, to)`. Instants are of CLOCK_MONOTONIC, of the recorded machine.
