@@ -11,7 +11,8 @@ use nix::sys::time::TimeValLike as _;
 use super::analyst::Batch;
 use super::shared::{Shared, HISTORY};
 use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
-use crate::collect::process;
+use crate::collect::nvml::{self, Nvml};
+use crate::collect::{clock, process};
 use crate::commands::flight::keep::Keeper;
 use crate::commands::recorder::{Recorder, Sink, Turn};
 use crate::commands::subject::End;
@@ -69,6 +70,7 @@ pub(super) struct Collector {
     left_out: u64,
     told: Option<Told>,
     forgotten: u32,
+    nvml: Nvml,
 }
 
 /// What was so when it was last told how it goes.
@@ -84,6 +86,7 @@ impl Collector {
         recorder: &Recorder<'_>,
         to: Sender<Batch>,
         shared: &Arc<Shared>,
+        asks_nvml: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -100,7 +103,16 @@ impl Collector {
             left_out: 0,
             told: None,
             forgotten: 0,
+            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
         })
+    }
+
+    /// What asking NVML has cost, or why there was nothing to ask.
+    pub(super) fn nvml_text(&self) -> String {
+        match self.nvml.why_none(clock::monotonic()) {
+            Some(why) => format!("no NVML: {why}"),
+            None => format!("NVML: {}", self.nvml.cost()),
+        }
     }
 
     /// Without an analyst there is nothing to hand over to, and the end is near.
@@ -152,7 +164,9 @@ impl Collector {
         let simulated = recorder.session.seen.simulated;
         let message = self.keeper.last_message().map(str::to_string);
         let own_memory = own_memory();
+        let facts = self.nvml.facts();
         self.shared.update(|state| {
+            state.facts = facts;
             state.targets = targets;
             state.simulated = simulated;
             let status = &mut state.status;
