@@ -218,20 +218,18 @@ pub(super) fn open(who: &Who) -> Open {
 
 fn title(threads: &[Seen<'_>]) -> String {
     let of = |role| threads.iter().filter(|seen| seen.role == role).count();
-    let mut parts = Vec::new();
-    for (role, what) in [
+    let roles = [
         (Role::Dispatcher, "dispatcher"),
         (Role::Target, "other"),
         (Role::Preemptor, "preemptor"),
-    ] {
-        match of(role) {
-            0 => {}
-            n if role == Role::Target => parts.push(format!("{n} {what}")),
-            n => parts.push(cell::plural(n, what)),
-        }
-    }
+    ];
+    let parts: Vec<String> = roles
+        .into_iter()
+        .filter(|&(role, _)| of(role) > 0)
+        .map(|(role, what)| cell::plural(of(role), what))
+        .collect();
     if of(Role::Dispatcher) + of(Role::Preemptor) == 0 {
-        return format!("Threads: {}", threads.len());
+        return "Threads".to_string();
     }
     format!("Threads: {}", parts.join(", "))
 }
