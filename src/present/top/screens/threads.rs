@@ -106,6 +106,7 @@ pub(super) fn seen(model: &Model) -> Vec<Seen<'_>> {
     let cuda: HashMap<(Pid, Tid), &CudaTime> =
         window.cuda.iter().map(|c| ((c.pid, c.tid), c)).collect();
     let in_the_way = in_the_way(&window.sched);
+    let took = takers(&window.sched);
     let ended: HashSet<Pid> = model
         .targets
         .iter()
@@ -121,7 +122,7 @@ pub(super) fn seen(model: &Model) -> Vec<Seen<'_>> {
             _ => Role::Other,
         },
         cuda: cuda.get(&(sum.who.pid, sum.who.tid)).copied(),
-        behind: behind(&window.sched, sum),
+        behind: behind(sum, &took),
         ended: ended.contains(&sum.who.pid),
     });
     threads.collect()
@@ -134,17 +135,31 @@ fn in_the_way(sched: &Summary) -> HashSet<Tid> {
     had.chain(took).collect()
 }
 
-/// Where it was not added up who had the CPU, who took it.
-fn behind<'a>(sched: &'a Summary, sum: &'a ThreadSum) -> Option<(&'a Who, Nanos)> {
-    if let Some((who, time)) = sum.behind.first() {
-        return Some((who, *time));
+/// Who had the CPU most while it waited; where that was not added up, who took it.
+fn behind<'a>(
+    sum: &'a ThreadSum,
+    took: &HashMap<Tid, (&'a Who, Nanos)>,
+) -> Option<(&'a Who, Nanos)> {
+    match sum.behind.first() {
+        Some((who, time)) => Some((who, *time)),
+        None => took.get(&sum.who.tid).copied(),
     }
-    let waits = sched.preemptors.iter().filter_map(|preemptor| {
-        let victims = &preemptor.victims;
-        let victim = victims.iter().find(|v| v.0.tid == sum.who.tid)?;
-        Some((&preemptor.who, victim.2))
-    });
-    waits.max_by_key(|&(_, time)| time)
+}
+
+/// By thread, who took its CPU, and how long it waited then; the worst of them.
+fn takers(sched: &Summary) -> HashMap<Tid, (&Who, Nanos)> {
+    let mut takers: HashMap<Tid, (&Who, Nanos)> = HashMap::new();
+    for preemptor in &sched.preemptors {
+        for (victim, _, waited) in &preemptor.victims {
+            let worst = takers
+                .entry(victim.tid)
+                .or_insert((&preemptor.who, *waited));
+            if *waited > worst.1 {
+                *worst = (&preemptor.who, *waited);
+            }
+        }
+    }
+    takers
 }
 
 /// Dispatchers first, those that were kept from running most before others; then whoever ran most.
