@@ -18,6 +18,9 @@ use crate::units::Nanos;
 const REASONS: usize = 2;
 const REASON_SHARE: f64 = 0.1;
 
+/// Of the time that targets waited for a CPU.
+const IN_THE_WAY: f64 = 0.001;
+
 /// What a thread is to the person who looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -128,11 +131,17 @@ pub(super) fn seen(model: &Model) -> Vec<Seen<'_>> {
     threads.collect()
 }
 
+/// Who took a CPU, or had it for a share that matters of the time that targets waited. Many had it for a moment.
 fn in_the_way(sched: &Summary) -> HashSet<Tid> {
+    let all = sched.preemptors.iter().filter_map(|p| p.had);
+    let all = all.fold(Nanos::ZERO, Nanos::saturating_add);
+    let matters = |had: Nanos| had.share_of(all) >= IN_THE_WAY;
+    let preemptors = sched.preemptors.iter();
+    let preemptors = preemptors.filter(|p| p.count > 0 || p.had.is_some_and(matters));
     let targets = sched.threads.iter().filter(|thread| thread.target);
-    let had = targets.flat_map(|thread| thread.behind.iter().map(|(who, _)| who.tid));
-    let took = sched.preemptors.iter().map(|p| p.who.tid);
-    had.chain(took).collect()
+    let most = targets.filter_map(|thread| thread.behind.first());
+    let most = most.map(|(who, _)| who.tid);
+    most.chain(preemptors.map(|p| p.who.tid)).collect()
 }
 
 /// Who had the CPU most while it waited; where that was not added up, who took it.
