@@ -7,6 +7,10 @@ mod cpus;
 mod kernels;
 mod machine;
 mod processes;
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod threads;
 
