@@ -14,7 +14,7 @@ use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
-pub use window::Window;
+pub use window::{GpuPoint, Point, Window};
 
 /// What happened in `[from, to)`. Instants are of CLOCK_MONOTONIC, of the recorded machine.
 #[derive(Clone, Debug)]

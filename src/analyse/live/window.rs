@@ -1,6 +1,5 @@
 //! Slices, one after another, as one.
 
-
 use super::{CudaTime, Launches, StackTime};
 use crate::analyse::cause::Cause;
 use crate::analyse::report::Report;

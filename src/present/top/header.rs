@@ -65,7 +65,11 @@ fn where_and_when(canvas: &mut Canvas<'_>, at: Rect, model: &Model, view: &View,
     let (plain, strong) = (Style::new(), canvas.style(Tone::Strong));
     let dim = canvas.style(Tone::Dim);
     let (state, held) = state(model, view);
-    let state_style = if held { canvas.theme().alarm() } else { canvas.style(Tone::Good) };
+    let state_style = if held {
+        canvas.theme().alarm()
+    } else {
+        canvas.style(Tone::Good)
+    };
     let mut items = vec![
         Item::new(5, "gdiag top", strong),
         Item::new(6, model.host.as_str(), canvas.style(Tone::Name)).cut(6),
@@ -92,7 +96,11 @@ fn health(canvas: &mut Canvas<'_>, at: Rect, model: &Model) {
         items.push(Item::new(2, "none lost", plain));
     }
     items.extend(trouble(canvas, model));
-    let own = format!("gdiag: {} of a CPU, {}", Share(status.own_cpu), status.own_memory);
+    let own = format!(
+        "gdiag: {} of a CPU, {}",
+        Share(status.own_cpu),
+        status.own_memory
+    );
     items.push(Item::new(4, own, dim));
     if status.counts_calls {
         items.push(Item::new(5, "counts all system calls", dim));
@@ -238,7 +246,11 @@ fn tabs(canvas: &mut Canvas<'_>, at: Rect, view: &View) {
         .map(|(i, &tab)| {
             let is_here = tab == view.tab;
             let (rank, style) = if is_here { (0, here) } else { (1, dim) };
-            let opened = if is_here && !view.opened.is_empty() { ">" } else { "" };
+            let opened = if is_here && !view.opened.is_empty() {
+                ">"
+            } else {
+                ""
+            };
             Item::new(rank, format!("{}{}{opened}", i + 1, tab.name()), style)
         })
         .collect();

@@ -61,7 +61,11 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, items: &[Item]) -> u16 {
         let whole = columns(&canvas.shown(&item.text));
         let between = if first { 0 } else { BETWEEN };
         let room = left.saturating_sub(between);
-        let least = if first { 1 } else { item.least.unwrap_or(whole) };
+        let least = if first {
+            1
+        } else {
+            item.least.unwrap_or(whole)
+        };
         if whole == 0 || room < whole.min(least) || room == 0 {
             continue;
         }

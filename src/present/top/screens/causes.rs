@@ -1,0 +1,93 @@
+//! Why the GPU that is looked at was idle.
+#![forbid(unsafe_code)]
+
+use super::cell::{self, grows, left, right};
+use super::{tone_of, Line};
+use crate::analyse::report::{CauseRow, Gpu};
+use crate::present::report::{accusation, is_busy, or_dash, who_and_what, window};
+use crate::present::top::list::{List, Tone};
+use crate::present::top::model::Model;
+use crate::present::top::view::{Open, View};
+use crate::units::{Nanos, Share};
+
+pub fn list(model: &Model, view: &View) -> List {
+    let Some(gpu) = view.gpu(model) else {
+        let mut list = table("Causes of idle time", &[], Nanos::ZERO, Nanos::ZERO);
+        list.notes.push("there are no GPU records".to_string());
+        return list;
+    };
+    of(gpu)
+}
+
+pub fn of(gpu: &Gpu) -> List {
+    let title = format!("{}: {}", name(gpu), idle(gpu));
+    table(
+        &title,
+        &gpu.causes,
+        gpu.idle.unwrap_or_default(),
+        window(gpu),
+    )
+}
+
+pub fn name(gpu: &Gpu) -> String {
+    format!("GPU {} {}", gpu.index, or_dash(&gpu.name))
+}
+
+/// How idle, and how much of that is explained.
+fn idle(gpu: &Gpu) -> String {
+    match (gpu.idle, gpu.idle_explained) {
+        (None, _) => "idle time unknown, as its records are not complete".to_string(),
+        (Some(idle), explained) => {
+            let explained = explained.map_or(String::new(), |share| {
+                format!(", {} of that explained", Share(share))
+            });
+            let share = Share(idle.share_of(window(gpu)));
+            format!("idle {share} of {}{explained}", window(gpu))
+        }
+    }
+}
+
+/// The worst cause, whose it is, and what can be done.
+pub fn verdict(gpu: &Gpu) -> Vec<Line> {
+    if gpu.idle.is_some() && gpu.operations == 0 {
+        return vec![Line::new(Tone::Plain, "nothing ran on it")];
+    }
+    if is_busy(gpu) {
+        return vec![Line::new(
+            Tone::Good,
+            "busy all the time: nothing to explain",
+        )];
+    }
+    let Some(top) = gpu.causes.first() else {
+        return Vec::new();
+    };
+    let mut lines = vec![Line::new(Tone::Plain, accusation(top))];
+    if !top.cause.fix().is_empty() {
+        lines.push(Line::new(Tone::Good, format!("fix: {}", top.cause.fix())));
+    }
+    lines
+}
+
+fn table(title: &str, rows: &[CauseRow], idle: Nanos, window: Nanos) -> List {
+    let fields = vec![
+        right("IDLE %", 0, move |row: &CauseRow| {
+            cell::share(row.total, idle).with_bar()
+        }),
+        right("TIME %", 2, move |row: &CauseRow| {
+            cell::share(row.total, window)
+        }),
+        right("TIME", 4, |row: &CauseRow| cell::time(Some(row.total))),
+        right("GAPS", 5, |row: &CauseRow| cell::count(row.gaps)),
+        left("CAUSE", 0, |row: &CauseRow| {
+            cell::text(row.cause.id()).tone(tone_of(row.cause))
+        }),
+        grows("WHO: WHAT", 1, |row: &CauseRow| {
+            row.by.first().map_or_else(cell::unknown, |blame| {
+                cell::text(who_and_what(blame.who.as_ref(), &blame.what))
+            })
+        }),
+    ];
+    cell::list(title, fields, rows, |row| {
+        (row.cause.id().to_string(), Some(Open::Cause(row.cause)))
+    })
+}
