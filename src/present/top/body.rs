@@ -1,4 +1,4 @@
-//! What is between the header and the bottom line: which screen that is, and what its cursor moves over.
+//! What is between the header and the bottom line: where it is drawn, and what its cursor moves over.
 #![forbid(unsafe_code)]
 
 use ratatui::layout::Rect;
@@ -6,52 +6,56 @@ use ratatui::layout::Rect;
 use super::canvas::Canvas;
 use super::list::List;
 use super::model::Model;
-use super::screens::{
-    calls, cause, causes, cpus, gap, gaps, kernels, processes, thread, threads, Section,
-};
-use super::view::{Open, Tab, View};
-use super::{overview, page, parts, table};
+use super::screen::{Block, Screen};
+use super::screens::screen;
+use super::table::{self, line};
+use super::view::{Open, View};
+use super::{overview, page, parts};
 
-/// What a screen says, apart from how it is drawn.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Screen {
-    /// As much of everything as fits, most important first.
-    Overview,
-    /// A table that is sorted and filtered.
-    List(List),
-    /// Something to read, scrolled as a whole; a row of its tables can be opened.
-    Page(Vec<Section>),
-}
-
-pub fn screen(model: &Model, view: &View) -> Screen {
-    match view.opened.last() {
-        Some(Open::Cause(cause)) => Screen::Page(cause::sections(model, view, *cause)),
-        Some(&Open::Gap { gpu, start }) => Screen::Page(gap::sections(model, gpu, start)),
-        Some(&Open::Thread { pid, tid }) => Screen::Page(thread::sections(model, pid, tid)),
-        Some(Open::Call(name)) => Screen::Page(calls::opened(model, name)),
-        Some(Open::Kernel(name)) => Screen::Page(kernels::opened(model, name)),
-        None => match view.tab {
-            Tab::Overview => Screen::Overview,
-            Tab::Causes => Screen::List(causes::list(model, view)),
-            Tab::Gaps => Screen::List(gaps::list(model, view)),
-            Tab::Threads => Screen::List(threads::list(model)),
-            Tab::Calls => Screen::List(calls::list(model)),
-            Tab::Kernels => Screen::List(kernels::list(model)),
-            Tab::Cpus => Screen::List(cpus::list(model)),
-            Tab::Processes => Screen::List(processes::list(model)),
-        },
-    }
-}
+/// Rows of a table that stay, however much is told above it.
+const ROWS: u16 = 4;
 
 pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     match screen(model, view) {
-        Screen::Overview => overview::draw(canvas, area, model, view),
-        Screen::List(list) => table::draw(canvas, area, &list, view.state()),
-        Screen::Page(sections) => page::draw(canvas, area, &sections, view.state()),
+        None => overview::draw(canvas, area, model, view),
+        Some(Screen::Table { above, list }) => {
+            let (upper, lower) = divided(area, &above, &list);
+            let told = page::lines(&above, area.width);
+            for (y, told) in (upper.top()..upper.bottom()).zip(&told) {
+                page::draw_line(canvas, line(upper, y), told, false);
+            }
+            table::draw(canvas, lower, &list, view.state());
+        }
+        Some(Screen::Page { title, blocks }) => {
+            page::draw(canvas, area, &title, &blocks, view.state());
+        }
     }
 }
 
-/// What the cursor moves over, row by row.
+/// What is told above a table, and the table.
+fn divided(area: Rect, above: &[Block], list: &List) -> (Rect, Rect) {
+    let wanted = match above {
+        [] => 0,
+        above => {
+            // With a blank between them.
+            let lines = page::lines(above, area.width).len() + 1;
+            u16::try_from(lines).unwrap_or(u16::MAX)
+        }
+    };
+    let rows = u16::try_from(list.rows.len()).unwrap_or(u16::MAX);
+    // Its title, and the names of its columns.
+    let least = rows.clamp(1, ROWS) + 2;
+    let height = wanted.min(area.height.saturating_sub(least));
+    let upper = Rect { height, ..area };
+    let lower = Rect {
+        y: area.y + height,
+        height: area.height - height,
+        ..area
+    };
+    (upper, lower)
+}
+
+/// What the cursor moves over.
 #[derive(Debug)]
 pub enum Stops {
     /// Rows, which are followed by their names.
@@ -62,17 +66,17 @@ pub enum Stops {
 
 pub fn stops(model: &Model, view: &View) -> Stops {
     match screen(model, view) {
-        Screen::Overview => Stops::Rows(overview::stops(model, view, area(model, view))),
-        Screen::List(list) => Stops::Rows(list),
-        Screen::Page(sections) => Stops::Lines(page::opens(&sections, view.size.0)),
+        None => Stops::Rows(overview::stops(model, view, area(model, view))),
+        Some(Screen::Table { list, .. }) => Stops::Rows(list),
+        Some(Screen::Page { blocks, .. }) => Stops::Lines(page::opens(&blocks, view.size.0)),
     }
 }
 
 /// A list that can be sorted and filtered.
 pub fn sortable(model: &Model, view: &View) -> Option<List> {
     match screen(model, view) {
-        Screen::List(list) => Some(list),
-        Screen::Overview | Screen::Page(_) => None,
+        Some(Screen::Table { list, .. }) => Some(list),
+        Some(Screen::Page { .. }) | None => None,
     }
 }
 
@@ -88,10 +92,15 @@ fn area(model: &Model, view: &View) -> Rect {
 
 /// Rows that the keys for a page go by.
 pub fn room(model: &Model, view: &View) -> usize {
-    let body = usize::from(area(model, view).height);
-    let frame = match screen(model, view) {
-        Screen::List(list) => table::frame(&list, area(model, view).height),
-        Screen::Overview | Screen::Page(_) => 0,
+    let area = area(model, view);
+    let room = match screen(model, view) {
+        Some(Screen::Table { above, list }) => {
+            let (_, lower) = divided(area, &above, &list);
+            lower.height - table::frame(&list, lower.height).min(lower.height)
+        }
+        // Below its title.
+        Some(Screen::Page { .. }) => area.height.saturating_sub(1),
+        None => area.height,
     };
-    body.saturating_sub(usize::from(frame)).max(1)
+    usize::from(room).max(1)
 }

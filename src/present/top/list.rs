@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 
 use super::view::{Open, State};
+use crate::units::{Count, Nanos, Share};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct List {
@@ -17,6 +18,14 @@ pub struct List {
 }
 
 impl List {
+    pub fn new(title: impl Into<String>, columns: Vec<Column>) -> List {
+        List {
+            title: title.into(),
+            columns,
+            ..List::default()
+        }
+    }
+
     /// The rows that are shown, in their order, by their place in `rows`.
     pub fn arranged(&self, state: &State) -> Vec<usize> {
         let filter = state.filter.to_lowercase();
@@ -51,6 +60,38 @@ pub struct Column {
     pub grows: bool,
 }
 
+impl Column {
+    pub const fn left(name: &'static str) -> Column {
+        Column {
+            name,
+            align: Align::Left,
+            rank: 0,
+            grows: false,
+        }
+    }
+
+    /// For numbers.
+    pub const fn right(name: &'static str) -> Column {
+        Column {
+            align: Align::Right,
+            ..Column::left(name)
+        }
+    }
+
+    #[must_use]
+    pub const fn rank(self, rank: u8) -> Column {
+        Column { rank, ..self }
+    }
+
+    #[must_use]
+    pub const fn grows(self) -> Column {
+        Column {
+            grows: true,
+            ..self
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     Left,
@@ -67,6 +108,22 @@ pub struct Row {
 }
 
 impl Row {
+    pub fn new(id: impl Into<String>, cells: Vec<Cell>) -> Row {
+        Row {
+            id: id.into(),
+            opens: None,
+            cells,
+        }
+    }
+
+    #[must_use]
+    pub fn opens(self, what: Open) -> Row {
+        Row {
+            opens: Some(what),
+            ..self
+        }
+    }
+
     /// `filter` is in lower case.
     fn matches(&self, filter: &str) -> bool {
         filter.is_empty()
@@ -98,6 +155,79 @@ pub struct Piece {
     /// What it is filled with.
     pub mark: char,
     pub tone: Tone,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Cell {
+        let text = text.into();
+        Cell {
+            key: Key::Text(text.clone()),
+            text,
+            ..Cell::default()
+        }
+    }
+
+    /// Not known.
+    pub fn none() -> Cell {
+        Cell {
+            text: "-".to_string(),
+            tone: Tone::Dim,
+            ..Cell::default()
+        }
+    }
+
+    pub fn number(text: impl Into<String>, key: f64) -> Cell {
+        Cell {
+            text: text.into(),
+            key: Key::Number(key),
+            ..Cell::default()
+        }
+    }
+
+    pub fn time(time: impl Into<Option<Nanos>>) -> Cell {
+        time.into().map_or_else(Cell::none, |time| {
+            Cell::number(time.to_string(), number(time.as_u64()))
+        })
+    }
+
+    pub fn count(count: impl Into<Option<u64>>) -> Cell {
+        count.into().map_or_else(Cell::none, |count| {
+            Cell::number(Count(count).to_string(), number(count))
+        })
+    }
+
+    /// 0 to 1.
+    pub fn share(share: impl Into<Option<f64>>) -> Cell {
+        share.into().map_or_else(Cell::none, |share| {
+            Cell::number(Share(share).to_string(), share)
+        })
+    }
+
+    pub fn pieces(pieces: Vec<Piece>) -> Cell {
+        Cell {
+            pieces,
+            ..Cell::default()
+        }
+    }
+
+    #[must_use]
+    pub fn tone(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+
+    #[must_use]
+    pub fn bar(self, share: f64) -> Cell {
+        Cell {
+            bar: Some(share),
+            ..self
+        }
+    }
+}
+
+/// Close enough to sort by.
+#[allow(clippy::cast_precision_loss)]
+fn number(n: u64) -> f64 {
+    n as f64
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -14,6 +14,7 @@ pub mod list;
 pub mod model;
 mod overview;
 mod page;
+pub mod screen;
 pub mod screens;
 mod strip;
 mod table;

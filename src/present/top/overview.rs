@@ -18,11 +18,10 @@ use ratatui::style::Style;
 use super::canvas::Canvas;
 use super::header::rate;
 use super::list::{List, Tone};
-use super::model::Model;
-use super::page::wrapped;
-use super::screens::{
-    calls, causes, dispatchers, gap_at, gpus, host, kernels, machine, tone_of, Section,
-};
+use super::model::{Model, Source};
+use super::page;
+use super::screen::Block;
+use super::screens::{calls, causes, dispatchers, gap_at, gpus, host, kernels, threads, tone_of};
 use super::strip::{self, Item};
 use super::table::{self, line};
 use super::view::View;
@@ -38,10 +37,21 @@ const TINY: u16 = 6;
 /// Lines of the panel of one GPU.
 const PANEL: u16 = 3;
 
-/// Sections that have room, and where.
+/// A table, with what is told above it.
+struct Section {
+    above: Vec<Block>,
+    list: List,
+    /// What has no room goes away by this, the highest first; 0 stays.
+    rank: u8,
+    /// So many rows say the most; more where there is room.
+    rows: usize,
+}
+
+/// A section that has room.
 struct Placed {
     section: Section,
-    text: Vec<(String, Tone)>,
+    /// Lines of what is told above.
+    told: u16,
     area: Rect,
 }
 
@@ -54,53 +64,54 @@ struct Layout {
 }
 
 fn sections(model: &Model, view: &View) -> Vec<Section> {
-    let Some(gpu) = view.gpu(model) else {
-        let mut sections = host::sections(model);
-        let hosts = u8::try_from(sections.len()).unwrap_or(u8::MAX);
-        sections.extend(machine::sections(model).into_iter().map(|section| Section {
-            rank: section.rank.saturating_add(hosts.min(1)),
-            ..section
-        }));
-        return sections;
-    };
     let short = |mut list: List| {
         list.rows.truncate(ROWS);
+        // Not one line is to be wasted.
+        list.notes.clear();
         list
     };
-    let all = [
-        Section {
-            text: causes::verdict(gpu),
-            list: causes::of(gpu),
-            rank: 0,
-            rows: 4,
-        },
-        Section {
-            list: short(dispatchers::list(model)),
-            rank: 1,
-            rows: 2,
-            ..Section::default()
-        },
-        Section {
-            list: short(calls::list(model)),
-            rank: 3,
-            rows: 3,
-            ..Section::default()
-        },
-        Section {
-            list: short(kernels::list(model)),
-            rank: 2,
-            rows: 3,
-            ..Section::default()
-        },
-    ];
-    let mut sections: Vec<Section> = host::sections(model);
-    sections.extend(all);
-    // Not one line of it is to be wasted.
-    for section in &mut sections {
-        section.list.notes.clear();
+    let section = |list: List, rank, rows| Section {
+        above: Vec::new(),
+        list: short(list),
+        rank,
+        rows,
+    };
+    let mut sections = Vec::new();
+    match view.gpu(model) {
+        Some(gpu) => sections.push(Section {
+            above: causes::verdict(gpu),
+            ..section(causes::of(gpu), 0, 4)
+        }),
+        None => {
+            let mut above = host::blocks(model);
+            if above.is_empty() {
+                above = vec![Block::text("", nothing(model), Tone::Dim)];
+            }
+            sections.push(Section {
+                above,
+                ..section(threads::list(model), 0, 4)
+            });
+        }
     }
+    sections.extend([
+        section(dispatchers::list(model), 1, 2),
+        section(calls::list(model), 3, 3),
+        section(kernels::list(model), 2, 3),
+    ]);
     sections.retain(|section| !section.list.rows.is_empty() || section.rank == 0);
     sections
+}
+
+/// Why there is no GPU to be seen.
+fn nothing(model: &Model) -> &'static str {
+    match model.source {
+        Source::Machine => "no GPU is looked at",
+        Source::Recording { .. } => "no GPU activity in this part of the recording",
+        Source::Targets if model.targets.is_empty() => {
+            "no process uses CUDA yet: the first that does will be shown"
+        }
+        Source::Targets => "no GPU activity of the targets yet",
+    }
 }
 
 fn layout(model: &Model, view: &View, area: Rect) -> Layout {
@@ -133,28 +144,22 @@ fn layout(model: &Model, view: &View, area: Rect) -> Layout {
         };
     }
     let sections = sections(model, view);
-    let texts: Vec<Vec<(String, Tone)>> = sections
+    // On a low terminal the tables say it all.
+    let most = usize::from(left.height / 6).max(usize::from(view.gpu(model).is_none()));
+    let told: Vec<usize> = sections
         .iter()
-        .map(|section| {
-            let said = section
-                .text
-                .iter()
-                .flat_map(|said| wrapped(&said.text, area.width).map(|text| (text, said.tone)));
-            // On a low terminal the table says it all.
-            said.take(usize::from(left.height / 6)).collect()
-        })
+        .map(|section| page::lines(&section.above, area.width).len().min(most))
         .collect();
-    let with_texts: Vec<(usize, &Section)> = texts.iter().map(Vec::len).zip(&sections).collect();
-    let heights = machine::heights(&with_texts, usize::from(left.height));
+    let heights = heights(&sections, &told, usize::from(left.height));
     let mut placed = Vec::new();
-    for ((section, text), height) in sections.into_iter().zip(texts).zip(heights) {
+    for ((section, told), height) in sections.into_iter().zip(told).zip(heights) {
         let height = u16::try_from(height).unwrap_or(u16::MAX).min(left.height);
         if height == 0 {
             continue;
         }
         placed.push(Placed {
             section,
-            text,
+            told: u16::try_from(told).unwrap_or(0),
             area: Rect { height, ..left },
         });
         left.y += height;
@@ -165,6 +170,34 @@ fn layout(model: &Model, view: &View, area: Rect) -> Layout {
         panel,
         sections: placed,
     }
+}
+
+/// Lines for each section, of `height` in all, by what matters. What has too little room is left out.
+fn heights(sections: &[Section], told: &[usize], height: usize) -> Vec<usize> {
+    /// Title, and names of columns.
+    const FRAME: usize = 2;
+    /// Each but the last is followed by a blank.
+    const BLANK: usize = 1;
+    let mut heights = vec![0; sections.len()];
+    let mut order: Vec<usize> = (0..sections.len()).collect();
+    order.sort_by_key(|&i| sections[i].rank);
+    let mut left = height;
+    for all in [false, true] {
+        for &i in &order {
+            let (section, told) = (&sections[i], told[i]);
+            let rows = section.list.rows.len().max(1);
+            let rows = if all { rows } else { rows.min(section.rows) };
+            let wants = (told + FRAME + rows + BLANK)
+                .saturating_sub(heights[i])
+                .min(left);
+            // A title without a row says nothing.
+            if heights[i] + wants > told + FRAME {
+                heights[i] += wants;
+                left -= wants;
+            }
+        }
+    }
+    heights
 }
 
 /// All rows of the tables that have room, one after another.
@@ -219,28 +252,34 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
 fn section(canvas: &mut Canvas<'_>, placed: &Placed, cursor: Option<usize>) {
     let Placed {
         section,
-        text,
+        told,
         area,
     } = placed;
-    let mut y = area.top();
     let strong = canvas.style(Tone::Strong);
-    canvas.text(area.x, y, area.width, &section.list.title, strong);
-    y += 1;
-    for (text, tone) in text {
-        if y < area.bottom() {
-            let style = canvas.style(*tone);
-            canvas.text(area.x, y, area.width, text, style);
-            y += 1;
+    canvas.text(area.x, area.y, area.width, &section.list.title, strong);
+    let mut rest = below(*area, 1);
+    let lines = page::lines(&section.above, area.width);
+    for told in lines.iter().take(usize::from(*told)) {
+        if rest.is_empty() {
+            return;
         }
+        page::draw_line(canvas, line(rest, rest.y), told, false);
+        rest = below(rest, 1);
     }
-    let rest = Rect {
-        y,
-        height: area.bottom().saturating_sub(y),
-        ..*area
-    };
+    let rows = section.list.rows.len();
+    // The blank before the next section, as long as all rows have room.
     let room = usize::from(rest.height.saturating_sub(1));
-    let top = cursor.map_or(0, |cursor| (cursor + 1).saturating_sub(room));
+    let top = cursor.map_or(0, |cursor| (cursor + 1).saturating_sub(room.min(rows)));
     table::rows(canvas, rest, &section.list, top, cursor);
+}
+
+fn below(area: Rect, lines: u16) -> Rect {
+    let lines = lines.min(area.height);
+    Rect {
+        y: area.y + lines,
+        height: area.height - lines,
+        ..area
+    }
 }
 
 /// The GPU that is looked at: how busy, what the driver says, and how work gets to it.
@@ -401,10 +440,10 @@ fn tiny(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     let several = model.window.report.gpus.len() > 1;
     if view.gpu(model).is_none() {
         let said = sections(model, view);
-        let texts = said.iter().flat_map(|section| &section.text);
-        for (text, at) in texts.zip(lines) {
-            let style = canvas.style(text.tone);
-            canvas.text(at.x, at.y, at.width, &text.text, style);
+        let told = said.iter().flat_map(|section| &section.above);
+        let blocks: Vec<Block> = told.cloned().collect();
+        for (told, at) in page::lines(&blocks, area.width).iter().zip(lines) {
+            page::draw_line(canvas, at, told, false);
         }
         return;
     }

@@ -1,124 +1,142 @@
-//! Draws something to read: sentences and tables one below another, scrolled as a whole.
+//! Draws something to read: sentences, bars and tables one below another, scrolled as a whole.
 //!
-//! The cursor is on a line of it, whatever that is; on a row of a table that can be opened, Enter does so.
+//! The cursor is on a line of it, whatever that is; on a row of a table that opens something, Enter does so.
 #![forbid(unsafe_code)]
 
 use ratatui::layout::Rect;
 
-use super::canvas::Canvas;
-use super::list::{List, Tone};
-use super::screens::Section;
+use super::canvas::{columns, shown, Canvas};
+use super::list::{List, Piece, Tone};
+use super::screen::Block;
 use super::table;
 use super::view::{Open, State};
 use crate::present::text;
 
-enum Line<'a> {
+#[derive(Debug)]
+pub enum Line<'a> {
     Blank,
-    Title(&'a str),
+    Heading(&'a str),
     Text(String, Tone),
+    Bar(&'a [Piece]),
     Names(&'a List),
     Row(&'a List, usize),
     Note(&'a str),
 }
 
-fn lines(sections: &[Section], width: u16) -> Vec<Line<'_>> {
+/// All of it, at this width.
+pub fn lines(blocks: &[Block], width: u16) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
-    for section in sections {
-        let list = &section.list;
-        if !lines.is_empty() {
-            lines.push(Line::Blank);
+    for block in blocks {
+        match block {
+            Block::Blank => lines.push(Line::Blank),
+            Block::Heading(heading) => lines.push(Line::Heading(heading)),
+            Block::Text { label, body, tone } => {
+                let texts = wrapped(label, body, width).into_iter();
+                lines.extend(texts.map(|text| Line::Text(text, *tone)));
+            }
+            Block::Bar(pieces) => lines.push(Line::Bar(pieces)),
+            Block::Table(list) => {
+                if !list.title.is_empty() {
+                    lines.push(Line::Heading(&list.title));
+                }
+                lines.push(Line::Names(list));
+                lines.extend((0..list.rows.len()).map(|row| Line::Row(list, row)));
+                lines.extend(list.notes.iter().map(|note| Line::Note(note)));
+            }
         }
-        if !list.title.is_empty() {
-            lines.push(Line::Title(&list.title));
-        }
-        for said in &section.text {
-            lines.extend(wrapped(&said.text, width).map(|text| Line::Text(text, said.tone)));
-        }
-        if !list.rows.is_empty() {
-            lines.push(Line::Names(list));
-            lines.extend((0..list.rows.len()).map(|row| Line::Row(list, row)));
-        }
-        lines.extend(list.notes.iter().map(|note| Line::Note(note)));
+    }
+    while let Some(Line::Blank) = lines.last() {
+        lines.pop();
     }
     lines
 }
 
-/// Blanks at the begin are an indent for all lines of it.
-pub fn wrapped(said: &str, width: u16) -> impl Iterator<Item = String> {
-    let body = said.trim_start_matches(' ');
-    let indent = said.len() - body.len();
+/// The label once, and the body beside it.
+fn wrapped(label: &str, body: &str, width: u16) -> Vec<String> {
+    let label = shown(label, true);
+    let indent = usize::from(columns(&label).min(width / 2));
     let room = usize::from(width).saturating_sub(indent);
-    let clean = super::canvas::shown(body, true);
-    let lines = text::wrap(&clean, room);
-    lines
-        .into_iter()
-        .map(move |line| format!("{:indent$}{line}", ""))
+    let texts = text::wrap(&shown(body, true), room).into_iter();
+    let lines = texts.enumerate().map(|(i, text)| match i {
+        0 => format!("{label}{text}"),
+        _ => format!("{:indent$}{text}", ""),
+    });
+    lines.collect()
 }
 
-/// Of each line, what its row opens.
-pub fn opens(sections: &[Section], width: u16) -> Vec<Option<Open>> {
-    let lines = lines(sections, width);
-    let opens = lines.iter().map(|line| match line {
-        Line::Row(list, row) => list.rows[*row].opens.clone(),
-        Line::Blank | Line::Title(_) | Line::Text(..) | Line::Names(_) | Line::Note(_) => None,
+/// Of each line, what its row opens. The title of the page is one.
+pub fn opens(blocks: &[Block], width: u16) -> Vec<Option<Open>> {
+    let opens = lines(blocks, width).into_iter().map(|line| match line {
+        Line::Row(list, row) => list.rows[row].opens.clone(),
+        Line::Blank
+        | Line::Heading(_)
+        | Line::Text(..)
+        | Line::Bar(_)
+        | Line::Names(_)
+        | Line::Note(_) => None,
     });
     opens.collect()
 }
 
-pub fn draw(canvas: &mut Canvas<'_>, area: Rect, sections: &[Section], state: &State) {
-    let lines = lines(sections, area.width);
+/// The title stays where it is.
+pub fn draw(canvas: &mut Canvas<'_>, area: Rect, title: &str, blocks: &[Block], state: &State) {
+    if area.is_empty() {
+        return;
+    }
+    let strong = canvas.style(Tone::Strong);
+    let dim = canvas.style(Tone::Dim);
+    let taken = canvas.name(area.x, area.y, area.width, title, strong);
+    let rest = Rect {
+        y: area.y + 1,
+        height: area.height - 1,
+        ..area
+    };
+    let lines = lines(blocks, area.width);
+    let room = usize::from(rest.height);
     let at = state.place.min(lines.len().saturating_sub(1));
-    let top = state.top(at, lines.len(), usize::from(area.height));
-    let (strong, dim) = (canvas.style(Tone::Strong), canvas.style(Tone::Dim));
-    for (y, (i, line)) in (area.top()..area.bottom()).zip(lines.iter().enumerate().skip(top)) {
-        let here = table::line(area, y);
-        match line {
-            Line::Blank => {}
-            Line::Title(title) => {
-                canvas.text(here.x, y, here.width, title, strong);
-            }
-            Line::Text(text, tone) => {
-                let style = canvas.style(*tone);
-                canvas.text(here.x, y, here.width, text, style);
-            }
-            Line::Note(note) => {
-                canvas.text(here.x, y, here.width, note, dim);
-            }
-            Line::Names(list) => {
-                let rows: Vec<usize> = (0..list.rows.len()).collect();
-                let widths = table::widths(canvas, list, &rows, here.width);
-                table::draw_names(canvas, here, list, &State::default(), &widths);
-            }
-            Line::Row(list, row) => {
-                let rows: Vec<usize> = (0..list.rows.len()).collect();
-                let widths = table::widths(canvas, list, &rows, here.width);
-                table::draw_row(
-                    canvas,
-                    here,
-                    list,
-                    &list.rows[*row].cells,
-                    &widths,
-                    i == at,
-                    "",
-                );
-            }
-        }
-        if i == at && !matches!(line, Line::Row(..)) {
-            let cursor = canvas.theme().cursor();
-            canvas.tint(here, cursor);
+    let top = state.top(at, lines.len(), room);
+    if lines.len() > room {
+        let last = (top + room).min(lines.len());
+        let place = format!("{}-{last} of {}", top + 1, lines.len());
+        let width = columns(&place);
+        if taken + 2 + width <= area.width {
+            canvas.right(area.right() - width, area.y, width, &place, dim);
         }
     }
-    let room = usize::from(area.height);
-    if lines.len() > room && area.height > 0 {
-        let place = format!(
-            " {}-{} of {}",
-            top + 1,
-            (top + room).min(lines.len()),
-            lines.len()
-        );
-        let width = super::canvas::columns(&place);
-        if area.width > 2 * width {
-            canvas.right(area.right() - width, area.top(), width, &place, dim);
+    for (y, (i, line)) in (rest.top()..rest.bottom()).zip(lines.iter().enumerate().skip(top)) {
+        draw_line(canvas, table::line(rest, y), line, i == at);
+    }
+}
+
+pub fn draw_line(canvas: &mut Canvas<'_>, at: Rect, line: &Line<'_>, cursor: bool) {
+    let all = |list: &List| (0..list.rows.len()).collect::<Vec<usize>>();
+    match line {
+        Line::Blank => {}
+        Line::Heading(text) => {
+            let strong = canvas.style(Tone::Strong);
+            canvas.text(at.x, at.y, at.width, text, strong);
         }
+        Line::Text(text, tone) => {
+            let style = canvas.style(*tone);
+            canvas.text(at.x, at.y, at.width, text, style);
+        }
+        Line::Bar(pieces) => table::pieces(canvas, at, pieces),
+        Line::Note(note) => {
+            let dim = canvas.style(Tone::Dim);
+            canvas.text(at.x, at.y, at.width, note, dim);
+        }
+        Line::Names(list) => {
+            let widths = table::widths(canvas, list, &all(list), at.width);
+            table::draw_names(canvas, at, list, &State::default(), &widths);
+        }
+        Line::Row(list, row) => {
+            let widths = table::widths(canvas, list, &all(list), at.width);
+            let cells = &list.rows[*row].cells;
+            return table::draw_row(canvas, at, list, cells, &widths, cursor, "");
+        }
+    }
+    if cursor {
+        let style = canvas.theme().cursor();
+        canvas.tint(at, style);
     }
 }

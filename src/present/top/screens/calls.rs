@@ -4,17 +4,41 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::cell::{self, grows, left, right, Field};
-use super::{analysed, plural, Line, Section};
+use super::cell::{self, grows, right, Field};
+
 use crate::analyse::report;
 use crate::analyse::syscalls::{Call, Measure, Thread};
 use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::present::syscalls::errno;
-use crate::present::top::list::{Cell, Key, List, Tone};
+use crate::present::top::list::{Cell, List, Tone};
 use crate::present::top::model::{Model, Source};
-use crate::present::top::view::Open;
-use crate::units::Nanos;
+use crate::present::top::screen::{Block, Screen};
+use crate::present::top::view::{Open, View};
+use crate::units::{Count, Nanos};
+
+/// CUDA calls that are shown above the system calls, on terminals that are not lower than this.
+const CUDA_CALLS: usize = 4;
+const LEAST_HEIGHT: u16 = 24;
+/// Kinds of errors that are named.
+const ERRORS: usize = 3;
+
+/// System calls; above them, where there is room, the calls of CUDA that matter most.
+pub fn screen(model: &Model, view: &View) -> Screen {
+    let mut cuda = cuda(model);
+    cuda.rows.truncate(CUDA_CALLS);
+    let above = if cuda.rows.is_empty() || view.size.1 < LEAST_HEIGHT {
+        Vec::new()
+    } else {
+        vec![
+            Block::Heading("CUDA calls".to_string()),
+            Block::Table(cuda),
+            Block::Blank,
+        ]
+    };
+    let list = list(model);
+    Screen::Table { above, list }
+}
 
 /// System calls by name. Those in which threads that launch let a GPU idle come first, then those with most time.
 pub fn list(model: &Model) -> List {
@@ -26,7 +50,7 @@ pub fn list(model: &Model) -> List {
         *threads.entry(&call.name).or_default() += 1;
     }
     let mut fields = vec![grows("CALL", 0, |call: &Call| {
-        cell::text(call.name.as_str()).tone(Tone::Name)
+        Cell::text(call.name.as_str()).tone(Tone::Name)
     })];
     fields.extend(figures(model));
     fields.push(right("THREADS", 10, move |call: &Call| {
@@ -71,7 +95,7 @@ fn what_is_missing(model: &Model) -> Option<String> {
 /// What is told of a call, whoever made it. Errors are only seen where all calls are counted, idle time where
 /// there are GPU records.
 fn figures<'a>(model: &Model) -> Vec<Field<'a, Call>> {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let all = match model.window.calls.measure {
         Measure::Calls => true,
         Measure::Waits => false,
@@ -90,11 +114,11 @@ fn figures<'a>(model: &Model) -> Vec<Field<'a, Call>> {
         }),
         right("MAX", 3, |call: &Call| cell::longest(&call.times)),
         right("ERRORS", 8, move |call: &Call| match all {
-            true => cell::count(call.errors).toned(match call.errors {
+            true => cell::count(call.errors).tone(match call.errors {
                 0 => Tone::Dim,
                 _ => Tone::Warn,
             }),
-            false => cell::unknown(),
+            false => Cell::none(),
         }),
         right("GPU IDLE", 6, |call: &Call| cell::time(call.idle_overlap)),
         right("BY DISPATCHERS", 9, |call: &Call| {
@@ -119,8 +143,8 @@ fn open_for(call: &Call) -> Cell {
     }
 }
 
-/// One system call: who makes it, how it fails, and how long it takes.
-pub fn opened(model: &Model, name: &str) -> Vec<Section> {
+/// One system call: how long it takes and how it fails, and who makes it.
+pub fn opened(model: &Model, name: &str) -> Screen {
     let calls = &model.window.calls;
     let mut made: Vec<(&Thread, &Call)> = Vec::new();
     for thread in &calls.threads {
@@ -132,50 +156,55 @@ pub fn opened(model: &Model, name: &str) -> Vec<Section> {
         (Reverse((idle, call.times.total)), thread.id)
     });
     let total = calls.total().into_iter().find(|call| call.name == name);
-    let Some(total) = total else {
-        return vec![Section {
-            text: vec![Line::new(
-                Tone::Dim,
-                "nobody made this call in the window that is shown",
-            )],
-            list: List {
-                title: name.to_string(),
-                ..List::default()
-            },
-            ..Section::default()
-        }];
-    };
-    let mut threads = by_thread(model, name, &made);
-    threads.notes.extend(what_is_missing(model));
-    let mut sections = vec![Section {
-        list: threads,
-        rows: 5,
-        ..Section::default()
-    }];
-    if !total.by_error.is_empty() {
-        sections.push(Section {
-            list: errors(&total),
-            rank: 1,
-            rows: 3,
-            ..Section::default()
-        });
+    let mut list = by_thread(model, name, &made);
+    list.notes.extend(what_is_missing(model));
+    Screen::Table {
+        above: total.map_or_else(Vec::new, |call| summary(&call)),
+        list,
     }
-    if total.times.count > 0 {
-        sections.push(Section {
-            list: histogram("How long they took", &total.times),
-            rank: 2,
-            rows: 8,
-            ..Section::default()
-        });
+}
+
+/// Of all threads together.
+fn summary(call: &Call) -> Vec<Block> {
+    let times = &call.times;
+    let mut blocks = Vec::new();
+    if let (Some(median), Some(p90), Some(p99)) = (
+        times.percentile(0.5),
+        times.percentile(0.9),
+        times.percentile(0.99),
+    ) {
+        let text = format!(
+            "{} times, {} in all: median {median}, p90 {p90}, p99 {p99}, longest {}",
+            Count(times.count),
+            times.total,
+            times.longest_text()
+        );
+        blocks.push(Block::text("took    ", text, Tone::Plain));
     }
-    sections
+    let mut errors: Vec<(u16, u64)> = call.by_error.iter().map(|(e, n)| (*e, *n)).collect();
+    errors.sort_by_key(|&(errno, count)| (Reverse(count), errno));
+    let mut named: Vec<String> = errors
+        .iter()
+        .take(ERRORS)
+        .map(|&(number, count)| {
+            let (name, meaning) = errno(number);
+            format!("{} times {name} ({meaning})", Count(count))
+        })
+        .collect();
+    if errors.len() > ERRORS {
+        named.push(format!("{} more", errors.len() - ERRORS));
+    }
+    if !named.is_empty() {
+        blocks.push(Block::text("failed  ", named.join(", "), Tone::Warn));
+    }
+    blocks
 }
 
 fn by_thread(model: &Model, name: &str, made: &[(&Thread, &Call)]) -> List {
     fn ids(thread: &Thread) -> (Option<Pid>, Option<Tid>) {
         (thread.id.map(|id| id.0), thread.id.map(|id| id.1))
     }
-    let number = |n: Option<u32>| n.map_or_else(cell::unknown, cell::id);
+    let number = |n: Option<u32>| n.map_or_else(Cell::none, cell::id);
     let mut fields = vec![
         grows("THREAD", 0, |(thread, _): &(&Thread, &Call)| {
             let cell = cell::name(&thread.comm);
@@ -196,32 +225,15 @@ fn by_thread(model: &Model, name: &str, made: &[(&Thread, &Call)]) -> List {
             .into_iter()
             .map(|field| field.of(|(_, call): &(&Thread, &Call)| *call)),
     );
-    let title = format!("{name}, by {}", plural(made.len(), "thread"));
+    let title = format!("{name}, by {}", cell::plural(made.len(), "thread"));
     cell::list(title, fields, made, |(thread, _)| match thread.id {
         Some((pid, tid)) => (format!("{pid}:{tid}"), Some(Open::Thread { pid, tid })),
         None => (thread.comm.clone(), None),
     })
 }
 
-fn errors(call: &Call) -> List {
-    let mut errors: Vec<(u16, u64)> = call.by_error.iter().map(|(e, n)| (*e, *n)).collect();
-    errors.sort_by_key(|&(errno, count)| (Reverse(count), errno));
-    let fields = vec![
-        left("ERROR", 0, |error: &(u16, u64)| {
-            cell::text(errno(error.0).0)
-        }),
-        right("TIMES", 1, |error: &(u16, u64)| cell::count(error.1)),
-        grows("MEANING", 2, |error: &(u16, u64)| {
-            cell::text(errno(error.0).1)
-        }),
-    ];
-    cell::list("How they failed", fields, &errors, |error| {
-        (error.0.to_string(), None)
-    })
-}
-
 /// By powers of two.
-pub(super) fn histogram(title: &str, times: &Histogram) -> List {
+pub(super) fn histogram(times: &Histogram) -> List {
     let octaves = times.octaves();
     let most = octaves.iter().map(|octave| octave.2).max().unwrap_or(0);
     let fields = vec![
@@ -238,28 +250,24 @@ pub(super) fn histogram(title: &str, times: &Histogram) -> List {
             bar(octave.2, most)
         }),
     ];
-    cell::list(title, fields, &octaves, |octave| {
+    cell::list("", fields, &octaves, |octave| {
         (octave.0.as_u64().to_string(), None)
     })
 }
 
 #[allow(clippy::cast_precision_loss)]
 fn bar(count: u64, most: u64) -> Cell {
-    Cell {
-        bar: Some(count as f64 / most.max(1) as f64),
-        key: Key::Number(count as f64),
-        ..cell::nothing()
-    }
+    cell::nothing().bar(count as f64 / most.max(1) as f64)
 }
 
 /// Calls of the CUDA API, those that overlap most idle time first.
-pub fn cuda(model: &Model) -> List {
-    let window = analysed(&model.window);
+fn cuda(model: &Model) -> List {
+    let window = cell::analysed(&model.window);
     let calls = &model.window.report.calls;
     let average = |call: &report::Call| call.total.as_u64().checked_div(call.count).map(Nanos);
     let fields = vec![
         grows("CUDA CALL", 0, |call: &report::Call| {
-            cell::text(call.name.as_str()).tone(Tone::Name)
+            Cell::text(call.name.as_str()).tone(Tone::Name)
         }),
         right("TIME", 1, |call: &report::Call| {
             cell::time(Some(call.total))
@@ -275,7 +283,5 @@ pub fn cuda(model: &Model) -> List {
             cell::time(call.idle_overlap)
         }),
     ];
-    cell::list("CUDA calls", fields, calls, |call| {
-        (call.name.clone(), None)
-    })
+    cell::list("", fields, calls, |call| (call.name.clone(), None))
 }

@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::cell::{self, grows, left, right};
-use super::{tone_of, Line};
+use super::tone_of;
 use crate::analyse::report::{CauseRow, Gpu};
 use crate::present::report::{accusation, is_busy, or_dash, who_and_what, window};
-use crate::present::top::list::{List, Tone};
+use crate::present::top::list::{Cell, List, Tone};
 use crate::present::top::model::Model;
+use crate::present::top::screen::Block;
 use crate::present::top::view::{Open, View};
 use crate::units::{Nanos, Share};
 
@@ -48,24 +49,22 @@ fn idle(gpu: &Gpu) -> String {
 }
 
 /// The worst cause, whose it is, and what can be done.
-pub fn verdict(gpu: &Gpu) -> Vec<Line> {
+pub fn verdict(gpu: &Gpu) -> Vec<Block> {
+    let said = |text: &str, tone| vec![Block::text("", text, tone)];
     if gpu.idle.is_some() && gpu.operations == 0 {
-        return vec![Line::new(Tone::Plain, "nothing ran on it")];
+        return said("nothing ran on it", Tone::Plain);
     }
     if is_busy(gpu) {
-        return vec![Line::new(
-            Tone::Good,
-            "busy all the time: nothing to explain",
-        )];
+        return said("busy all the time: nothing to explain", Tone::Good);
     }
     let Some(top) = gpu.causes.first() else {
         return Vec::new();
     };
-    let mut lines = vec![Line::new(Tone::Plain, accusation(top))];
+    let mut blocks = vec![Block::text("", accusation(top), Tone::Plain)];
     if !top.cause.fix().is_empty() {
-        lines.push(Line::new(Tone::Good, format!("fix: {}", top.cause.fix())));
+        blocks.push(Block::text("fix: ", top.cause.fix(), Tone::Good));
     }
-    lines
+    blocks
 }
 
 fn table(title: &str, rows: &[CauseRow], idle: Nanos, window: Nanos) -> List {
@@ -79,11 +78,11 @@ fn table(title: &str, rows: &[CauseRow], idle: Nanos, window: Nanos) -> List {
         right("TIME", 4, |row: &CauseRow| cell::time(Some(row.total))),
         right("GAPS", 5, |row: &CauseRow| cell::count(row.gaps)),
         left("CAUSE", 0, |row: &CauseRow| {
-            cell::text(row.cause.id()).tone(tone_of(row.cause))
+            Cell::text(row.cause.id()).tone(tone_of(row.cause))
         }),
         grows("WHO: WHAT", 1, |row: &CauseRow| {
-            row.by.first().map_or_else(cell::unknown, |blame| {
-                cell::text(who_and_what(blame.who.as_ref(), &blame.what))
+            row.by.first().map_or_else(Cell::none, |blame| {
+                Cell::text(who_and_what(blame.who.as_ref(), &blame.what))
             })
         }),
     ];

@@ -1,7 +1,12 @@
-//! What the cells of all lists have in common: how a number reads, and by what it is sorted.
+//! What the lists have in common: what their numbers are about, how they read, and by what they are sorted.
+//!
+//! A list says all that is known, in the order that helps most; what a narrow terminal leaves out, and another
+//! order or a filter, is the business of whoever draws it. Columns stay the same from frame to frame, so that the
+//! one that is sorted by does not go away. Names are as they came from outside.
 #![forbid(unsafe_code)]
 
 use super::when;
+use crate::analyse::live::Window;
 use crate::analyse::sched::Who;
 use crate::histogram::Histogram;
 use crate::present::top::list::{Align, Cell, Column, Key, List, Row, Tone};
@@ -88,122 +93,112 @@ pub(super) fn list<T>(
     }
 }
 
-fn plain(text: String, key: Key) -> Cell {
-    // Zeros are many, and say least.
-    let tone = match key {
-        Key::Number(0.0) => Tone::Dim,
-        Key::Number(_) | Key::None | Key::Text(_) => Tone::Plain,
-    };
-    Cell {
-        text,
-        key,
-        tone,
-        ..Cell::default()
+/// The time that the sums of a window are about: what was skipped to catch up is no part of it.
+pub(super) fn analysed(window: &Window) -> Nanos {
+    let whole = window.to.saturating_sub(window.from);
+    if window.points.is_empty() {
+        return whole;
+    }
+    let lengths = window.points.iter().map(|p| p.to.saturating_sub(p.from));
+    lengths.fold(Nanos::ZERO, Nanos::saturating_add).min(whole)
+}
+
+/// `1 thread`, `12 threads`.
+pub(super) fn plural(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        n if what.ends_with("ss") => format!("{n} {what}es"),
+        n => format!("{n} {what}s"),
     }
 }
 
-#[allow(clippy::cast_precision_loss)]
-fn by(n: u64) -> Key {
-    Key::Number(n as f64)
+/// Zeros are many, and say least.
+fn number(text: String, key: f64) -> Cell {
+    let tone = if key == 0.0 { Tone::Dim } else { Tone::Plain };
+    Cell::number(text, key).tone(tone)
 }
 
-/// What cannot be known.
-pub(super) fn unknown() -> Cell {
-    plain("-".to_string(), Key::None).tone(Tone::Dim)
+#[allow(clippy::cast_precision_loss)]
+fn float(n: u64) -> f64 {
+    n as f64
 }
 
 /// What does not apply.
 pub(super) fn nothing() -> Cell {
-    plain(String::new(), Key::None)
-}
-
-pub(super) fn text(text: impl Into<String>) -> Cell {
-    let text = text.into();
-    let key = Key::Text(text.clone());
-    plain(text, key)
+    Cell::default()
 }
 
 /// Some have none, which must not look like a hole.
 pub(super) fn name(comm: &str) -> Cell {
-    let shown = if comm.is_empty() { "''" } else { comm };
-    plain(shown.to_string(), Key::Text(comm.to_string())).tone(Tone::Name)
+    let cell = Cell::text(comm).tone(Tone::Name);
+    if comm.is_empty() {
+        let text = "''".to_string();
+        return Cell { text, ..cell };
+    }
+    cell
 }
 
 /// Who, and for how long.
 pub(super) fn who_for(found: Option<(&Who, Nanos)>) -> Cell {
-    found.map_or_else(unknown, |(who, time)| {
-        plain(format!("{who} {time}"), by(time.0))
+    found.map_or_else(Cell::none, |(who, time)| {
+        number(format!("{who} {time}"), float(time.0))
     })
 }
 
 /// Of a thread, a process, a CPU.
 pub(super) fn id(n: u32) -> Cell {
-    plain(n.to_string(), by(u64::from(n))).tone(Tone::Plain)
+    Cell::number(n.to_string(), f64::from(n))
 }
 
 pub(super) fn count(n: u64) -> Cell {
-    plain(Count(n).to_string(), by(n))
+    number(Count(n).to_string(), float(n))
 }
 
 /// A second.
 pub(super) fn rate(n: u64, time: Nanos) -> Cell {
-    Rate::of(n, time).map_or_else(unknown, |rate| plain(rate.to_string(), Key::Number(rate.0)))
+    Rate::of(n, time).map_or_else(Cell::none, |rate| number(rate.to_string(), rate.0))
 }
 
 pub(super) fn time(time: Option<Nanos>) -> Cell {
-    time.map_or_else(unknown, |time| plain(time.to_string(), by(time.0)))
+    time.map_or_else(Cell::none, |time| number(time.to_string(), float(time.0)))
 }
 
 pub(super) fn bytes(bytes: Option<Bytes>) -> Cell {
-    bytes.map_or_else(unknown, |bytes| plain(bytes.to_string(), by(bytes.0)))
+    bytes.map_or_else(Cell::none, |bytes| {
+        number(bytes.to_string(), float(bytes.0))
+    })
 }
 
 /// Where only a bound is known, it says so.
 pub(super) fn longest(times: &Histogram) -> Cell {
     if times.count == 0 {
-        return unknown();
+        return Cell::none();
     }
-    plain(times.longest_text(), by(times.max.0))
+    number(times.longest_text(), float(times.max.0))
 }
 
 /// After the begin of something: `+12.3 ms`.
 pub(super) fn offset(after: Nanos) -> Cell {
-    plain(format!("+{after}"), by(after.0)).tone(Tone::Plain)
+    Cell::number(format!("+{after}"), float(after.0))
 }
 
 /// An instant, before now or after the begin of a recording.
 pub(super) fn at(model: &Model, at: Nanos) -> Cell {
-    plain(when(model, at), by(at.0))
+    Cell::number(when(model, at), float(at.0))
 }
 
 /// In per cent, which the title of the column says.
 pub(super) fn share(part: Nanos, whole: Nanos) -> Cell {
     if whole == Nanos::ZERO {
-        return unknown();
+        return Cell::none();
     }
     let share = part.share_of(whole);
-    plain(percent(share), Key::Number(share))
-}
-
-fn percent(share: f64) -> String {
-    Share(share).to_string().trim_end_matches(" %").to_string()
+    let text = Share(share).to_string();
+    number(text.trim_end_matches(" %").to_string(), share)
 }
 
 impl Cell {
-    pub(super) fn tone(self, tone: Tone) -> Cell {
-        Cell { tone, ..self }
-    }
-
-    /// What is not known, or does not apply, stays as it is.
-    pub(super) fn toned(self, tone: Tone) -> Cell {
-        if self.key == Key::None {
-            self
-        } else {
-            self.tone(tone)
-        }
-    }
-
-    /// Of a share.
+    /// A bar of the share that it tells.
     pub(super) fn with_bar(self) -> Cell {
         let bar = match self.key {
             Key::Number(share) => Some(share.clamp(0.0, 1.0)),

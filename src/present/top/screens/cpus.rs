@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::cell::{self, grows, right};
 use super::threads::{open, whole_percent};
-use super::{analysed, plural};
+
 use crate::analyse::sched::CpuSum;
 use crate::event::Tid;
 use crate::present::top::list::{Cell, List, Tone};
@@ -18,7 +18,7 @@ const NAMED_SHARE: f64 = 0.001;
 
 /// In the order of their numbers. Enter opens who ran most.
 pub fn list(model: &Model) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let sched = &model.window.sched;
     let targets: HashSet<Tid> = sched
         .threads
@@ -36,7 +36,7 @@ pub fn list(model: &Model) -> List {
         right("CPU", 0, |cpu: &CpuSum| cell::id(u32::from(cpu.cpu.0))),
         right("BUSY %", 1, move |cpu: &CpuSum| match known_busy(cpu) {
             Some(busy) => cell::share(busy, window).with_bar(),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
     ];
     // Where all are targets it says nothing.
@@ -46,7 +46,7 @@ pub fn list(model: &Model) -> List {
             5,
             move |cpu: &CpuSum| match known_busy(cpu) {
                 Some(_) => cell::share(by_targets(cpu), window),
-                None => cell::unknown(),
+                None => Cell::none(),
             },
         ));
     }
@@ -59,7 +59,7 @@ pub fn list(model: &Model) -> List {
         }),
         right("SWITCH/S", 4, move |cpu: &CpuSum| match known_busy(cpu) {
             Some(_) => cell::rate(cpu.switches, window),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         grows("WHO RAN", 2, move |cpu: &CpuSum| who_ran(cpu, window)),
     ]);
@@ -85,7 +85,7 @@ fn title(model: &Model) -> String {
         return "CPUs".to_string();
     }
     let busy = busy(model).map_or("-".to_string(), |busy| Share(busy).to_string());
-    format!("{}, {busy} busy", plural(cpus.len(), "CPU"))
+    format!("{}, {busy} busy", cell::plural(cpus.len(), "CPU"))
 }
 
 /// Share of all CPUs, of the time of which it is known.
@@ -109,8 +109,8 @@ fn who_ran(cpu: &CpuSum, window: Nanos) -> Cell {
         .map(|(who, time)| format!("{who} {}", whole_percent(*time, window)));
     let named: Vec<String> = named.collect();
     match named.is_empty() {
-        true if known_busy(cpu).is_none() => cell::unknown(),
+        true if known_busy(cpu).is_none() => Cell::none(),
         true => cell::nothing(),
-        false => cell::text(named.join(", ")).tone(Tone::Plain),
+        false => Cell::text(named.join(", ")).tone(Tone::Plain),
     }
 }

@@ -1,8 +1,7 @@
 //! The threads that feed the GPUs: where their time went.
 #![forbid(unsafe_code)]
 
-use super::analysed;
-use super::cell::{self, grows, left, right};
+use super::cell::{self, analysed, grows, left, right};
 use super::threads::{blocked_on, ran_on, seen, table, Role, Seen};
 use crate::present::top::list::{Cell, List, Piece, Tone};
 use crate::present::top::model::Model;
@@ -19,7 +18,7 @@ pub fn list(model: &Model) -> List {
     });
     let fields = vec![
         left("THREAD", 0, |seen: &Seen<'_>| {
-            cell::text(seen.sum.who.to_string()).tone(Tone::Name)
+            Cell::text(seen.sum.who.to_string()).tone(Tone::Name)
         }),
         grows("STATE", 1, move |seen: &Seen<'_>| states(seen, window)),
         right("RUN %", 0, move |seen: &Seen<'_>| {
@@ -27,18 +26,18 @@ pub fn list(model: &Model) -> List {
         }),
         right("RUNQ %", 0, move |seen: &Seen<'_>| match seen.waited() {
             Some(waited) => cell::share(waited, window).harm(),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         left("BLOCKED ON", 2, move |seen: &Seen<'_>| {
             blocked_on(seen, window)
         }),
         right("CUDA %", 3, move |seen: &Seen<'_>| match seen.cuda {
             Some(cuda) => cell::share(cuda.time, window),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         right("LAUNCH/S", 5, move |seen: &Seen<'_>| match seen.cuda {
             Some(cuda) => cell::rate(cuda.launches, window),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         right("CPU", 4, |seen: &Seen<'_>| ran_on(&seen.sum.cpus)),
         right("MIGR", 7, |seen: &Seen<'_>| {

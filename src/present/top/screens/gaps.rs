@@ -8,7 +8,7 @@ use crate::analyse::report::{Gap, Gpu};
 use crate::present::names;
 use crate::present::report::gap::{length, merge};
 use crate::present::report::{name_of, who_and_what};
-use crate::present::top::list::{List, Tone};
+use crate::present::top::list::{Cell, List, Tone};
 use crate::present::top::model::Model;
 use crate::present::top::view::{Open, View};
 use crate::units::{Count, Nanos};
@@ -89,20 +89,18 @@ fn table(title: String, model: &Model, gpu: &Gpu, told: Vec<Told<'_>>) -> List {
             cell::share(told.time, length(told.gap))
         }),
         left("CAUSE", 0, |told: &Told<'_>| {
-            cell::text(told.cause.id()).tone(tone_of(told.cause))
+            Cell::text(told.cause.id()).tone(tone_of(told.cause))
         }),
         grows("WHO: WHAT", 2, |told: &Told<'_>| {
-            cell::text(told.who.as_str())
+            Cell::text(told.who.as_str())
         }),
         left("LAUNCHED BY", 4, |told: &Told<'_>| {
             let who = told.gap.dispatcher.as_ref();
-            who.map_or_else(cell::unknown, |who| {
-                cell::text(name_of(who)).tone(Tone::Name)
-            })
+            who.map_or_else(Cell::none, |who| Cell::text(name_of(who)).tone(Tone::Name))
         }),
         left("ENDED BY", 5, |told: &Told<'_>| match &told.gap.next {
-            Some(next) => cell::text(format!("{} {}", next.kind, names::short(&next.name))),
-            None => cell::text("still open").tone(Tone::Warn),
+            Some(next) => Cell::text(format!("{} {}", next.kind, names::short(&next.name))),
+            None => Cell::text("still open").tone(Tone::Warn),
         }),
     ];
     cell::list(title, fields, &told, |told| {

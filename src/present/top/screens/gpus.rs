@@ -1,8 +1,8 @@
 //! The GPUs side by side, a line for each.
 #![forbid(unsafe_code)]
 
-use super::cell::{self, grows, left, right};
-use super::{analysed, tone_of};
+use super::cell::{self, analysed, grows, left, right};
+use super::tone_of;
 use crate::analyse::live::{GpuPoint, Launches, Window};
 use crate::analyse::report::{Gap, Gpu};
 use crate::facts::GpuFacts;
@@ -98,30 +98,30 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
     let fields = vec![
         left("GPU", 0, move |gpu: &&Gpu| {
             let mark = if here(gpu) { glyphs.cursor } else { ' ' };
-            cell::text(format!("{mark}{}", gpu.index)).tone(Tone::Strong)
+            Cell::text(format!("{mark}{}", gpu.index)).tone(Tone::Strong)
         }),
         grows("NAME", 8, |gpu: &&Gpu| {
-            cell::text(gpu.name.as_str()).tone(Tone::Name)
+            Cell::text(gpu.name.as_str()).tone(Tone::Name)
         }),
         right("BUSY %", 0, |gpu: &&Gpu| match gpu.busy {
             Some(busy) => cell::share(busy, window(gpu)).with_bar(),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         left("TREND", 3, move |gpu: &&Gpu| {
-            cell::text(trend(&model.window, gpu.index, 16, glyphs)).tone(Tone::Good)
+            Cell::text(trend(&model.window, gpu.index, 16, glyphs)).tone(Tone::Good)
         }),
         left("TOP CAUSE", 0, |gpu: &&Gpu| match gpu.causes.first() {
-            Some(row) if gpu.operations > 0 => cell::text(row.cause.id()).tone(tone_of(row.cause)),
-            _ => cell::nothing(),
+            Some(row) if gpu.operations > 0 => Cell::text(row.cause.id()).tone(tone_of(row.cause)),
+            _ => Cell::default(),
         }),
         right("IDLE %", 1, |gpu: &&Gpu| match gpu.causes.first() {
             Some(row) if gpu.operations > 0 => cell::share(row.total, gpu.idle.unwrap_or_default()),
-            _ => cell::nothing(),
+            _ => Cell::default(),
         }),
         right("SMI %", 2, move |gpu: &&Gpu| {
             let facts = facts(model, gpu);
             let Some(said) = facts.and_then(|facts| facts.utilization) else {
-                return cell::unknown();
+                return Cell::none();
             };
             let tone = match facts.and_then(|facts| hidden(gpu, facts)) {
                 Some(_) => Tone::Warn,
@@ -129,7 +129,7 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
             };
             Cell {
                 key: Key::Number(f64::from(said)),
-                ..cell::text(said.to_string()).tone(tone)
+                ..Cell::text(said.to_string()).tone(tone)
             }
         }),
         right("LONGEST", 4, |gpu: &&Gpu| {
@@ -138,7 +138,7 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
         right("LAUNCH/S", 5, move |gpu: &&Gpu| {
             match launches(&model.window, gpu) {
                 Some(launches) => cell::rate(launches.call.count, time),
-                None => cell::unknown(),
+                None => Cell::none(),
             }
         }),
         right("MEMORY", 6, move |gpu: &&Gpu| {
@@ -146,9 +146,9 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
         }),
         right("WATTS", 7, move |gpu: &&Gpu| {
             let watts = facts(model, gpu).and_then(|facts| facts.power_watts);
-            watts.map_or_else(cell::unknown, |watts| Cell {
+            watts.map_or_else(Cell::none, |watts| Cell {
                 key: Key::Number(watts),
-                ..cell::text(format!("{watts:.0}"))
+                ..Cell::text(format!("{watts:.0}"))
             })
         }),
     ];
@@ -159,11 +159,9 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
 /// For people: what is known of the card, in the order of what matters.
 pub fn card(facts: &GpuFacts) -> Vec<(String, Tone)> {
     let mut said = Vec::new();
-    if !facts.throttle.is_empty() {
-        said.push((
-            format!("throttled: {}", facts.throttle.join(", ")),
-            Tone::Warn,
-        ));
+    if let Some(reasons @ [_, ..]) = facts.throttle.as_deref() {
+        let text = format!("throttled: {}", reasons.join(", "));
+        said.push((text, Tone::Warn));
     }
     if let Some(used) = facts.memory_used {
         let of = facts.memory_total.map_or(String::new(), |total| {

@@ -2,22 +2,24 @@
 #![forbid(unsafe_code)]
 
 use super::cell::{self, grows, right};
-use super::{open_ref, Line, Section};
+use super::open_ref;
 use crate::analyse::report::{Caller, HostSide};
 use crate::present::report::{name_of, or_dash};
-use crate::present::top::list::Tone;
+use crate::present::top::list::{Cell, Tone};
 use crate::present::top::model::Model;
+use crate::present::top::screen::Block;
 
-pub fn sections(model: &Model) -> Vec<Section> {
+/// For each of them what is missing, and who calls.
+pub fn blocks(model: &Model) -> Vec<Block> {
     let sides = model.window.report.host_sides.iter();
-    sides.map(section).collect()
+    sides.flat_map(of_process).collect()
 }
 
-fn section(side: &HostSide) -> Section {
+fn of_process(side: &HostSide) -> [Block; 4] {
     let watched = side.watched;
     let fields = vec![
         grows("THREAD", 0, |caller: &Caller| {
-            cell::text(name_of(&caller.who)).tone(Tone::Name)
+            Cell::text(name_of(&caller.who)).tone(Tone::Name)
         }),
         right("LAUNCH/S", 0, move |caller: &Caller| {
             cell::rate(caller.launches, watched)
@@ -38,19 +40,19 @@ fn section(side: &HostSide) -> Section {
             cell::share(caller.times.other, watched)
         }),
     ];
-    let title = format!("Host side of {} {}", or_dash(&side.comm), side.pid);
-    let list = cell::list(title, fields, &side.callers, |caller| {
+    let list = cell::list("", fields, &side.callers, |caller| {
         let id = format!("{}:{}", caller.who.pid, caller.who.tid);
         (id, open_ref(Some(&caller.who)))
     });
+    let title = format!("Host side of {} {}", or_dash(&side.comm), side.pid);
     let text = format!(
-        "What its GPU did is not known, as {}: only calls of the driver are seen.",
+        "what its GPU did is not known, as {}: only calls of the driver are seen",
         or_dash(&side.reason)
     );
-    Section {
-        text: vec![Line::new(Tone::Warn, text)],
-        list,
-        rank: 0,
-        rows: 3,
-    }
+    [
+        Block::Heading(title),
+        Block::text("", text, Tone::Warn),
+        Block::Table(list),
+        Block::Blank,
+    ]
 }

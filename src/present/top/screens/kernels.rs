@@ -1,12 +1,13 @@
 //! What ran on the GPUs, by GPU time.
 #![forbid(unsafe_code)]
 
-use super::cell::{self, grows, left, right};
-use super::{analysed, Line, Section};
+use super::cell::{self, grows, right};
+
 use crate::analyse::report::{Gpu, Kernel, Report};
 use crate::present::names;
-use crate::present::top::list::{List, Tone};
+use crate::present::top::list::{Cell, List, Tone};
 use crate::present::top::model::Model;
+use crate::present::top::screen::{Block, Screen};
 use crate::present::top::view::Open;
 use crate::units::{Count, Nanos, Rate, Share};
 
@@ -53,11 +54,10 @@ fn all(work: &[Work<'_>]) -> Nanos {
 
 /// Of all GPUs.
 pub fn list(model: &Model) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let report = &model.window.report;
     let work = work(report);
     let all = all(&work);
-    let average = |kernel: &Kernel| kernel.total.as_u64().checked_div(kernel.count).map(Nanos);
     let fields = vec![
         right("BUSY %", 1, move |work: &Work<'_>| {
             cell::share(work.total, all).with_bar()
@@ -65,7 +65,7 @@ pub fn list(model: &Model) -> List {
         right("TIME", 3, |work: &Work<'_>| cell::time(Some(work.total))),
         right("COUNT/S", 2, move |work: &Work<'_>| {
             let count = work.kernel.map(|kernel| kernel.count);
-            count.map_or_else(cell::unknown, |count| cell::rate(count, window))
+            count.map_or_else(Cell::none, |count| cell::rate(count, window))
         }),
         right("AVG", 4, move |work: &Work<'_>| {
             cell::time(work.kernel.and_then(average))
@@ -77,8 +77,8 @@ pub fn list(model: &Model) -> List {
             cell::time(work.kernel.map(|kernel| kernel.max))
         }),
         grows("KERNEL", 0, |work: &Work<'_>| match work.kernel {
-            Some(_) => cell::text(names::short(work.name)).tone(Tone::Name),
-            None => cell::text(work.name),
+            Some(_) => Cell::text(names::short(work.name)).tone(Tone::Name),
+            None => Cell::text(work.name),
         }),
     ];
     let title = match report.kernels.len() {
@@ -100,54 +100,48 @@ pub fn list(model: &Model) -> List {
 }
 
 /// One kernel, with its whole name.
-pub fn opened(model: &Model, name: &str) -> Vec<Section> {
-    let window = analysed(&model.window);
+pub fn opened(model: &Model, name: &str) -> Screen {
     let work = work(&model.window.report);
-    let all = all(&work);
-    let mut text = vec![Line::new(Tone::Name, names::full(name))];
-    let mut list = List {
-        title: "Kernel".to_string(),
-        ..List::default()
-    };
     let found = work.iter().find(|work| work.name == name);
+    let mut blocks = vec![Block::text("", names::full(name), Tone::Name), Block::Blank];
     match found.and_then(|work| work.kernel) {
-        Some(kernel) => {
-            let average = kernel.total.as_u64().checked_div(kernel.count).map(Nanos);
-            let time = |time: Option<Nanos>| time.map_or("-".to_string(), |time| time.to_string());
-            let rate = Rate::of(kernel.count, window);
-            let facts = [
-                ("ran", format!("{} times", Count(kernel.count))),
-                ("a second", rate.map_or("-".to_string(), |r| r.to_string())),
-                ("GPU time", kernel.total.to_string()),
-                (
-                    "share of GPU time",
-                    Share(kernel.total.share_of(all)).to_string(),
-                ),
-                ("average", time(average)),
-                ("shortest", time(Some(kernel.min))),
-                ("longest", time(Some(kernel.max))),
-            ];
-            list = cell::list(
-                "Kernel",
-                vec![
-                    left("WHAT", 0, |fact: &(&str, String)| cell::text(fact.0)),
-                    grows("VALUE", 0, |fact: &(&str, String)| {
-                        cell::text(fact.1.as_str())
-                    }),
-                ],
-                &facts,
-                |fact| (fact.0.to_string(), None),
-            );
+        Some(kernel) => blocks.extend(facts(model, kernel, all(&work))),
+        None => {
+            let text = "it did not run in this window";
+            blocks.push(Block::text("", text, Tone::Dim));
         }
-        None => text.push(Line::new(
-            Tone::Dim,
-            "it did not run in the window that is shown",
-        )),
     }
-    vec![Section {
-        text,
-        rows: list.rows.len(),
-        list,
-        rank: 0,
-    }]
+    Screen::Page {
+        title: "Kernel".to_string(),
+        blocks,
+    }
+}
+
+fn facts(model: &Model, kernel: &Kernel, all: Nanos) -> Vec<Block> {
+    let rate = Rate::of(kernel.count, cell::analysed(&model.window));
+    let rate = rate.map_or("-".to_string(), |rate| format!("{rate}/s"));
+    let average = average(kernel).map_or("-".to_string(), |time| time.to_string());
+    let share = Share(kernel.total.share_of(all));
+    let facts = [
+        (
+            "ran       ",
+            format!("{} times, {rate}", Count(kernel.count)),
+        ),
+        (
+            "took      ",
+            format!("{}, {share} of the GPU time", kernel.total),
+        ),
+        (
+            "each      ",
+            format!("{average} on average, {} to {}", kernel.min, kernel.max),
+        ),
+    ];
+    let facts = facts.into_iter();
+    facts
+        .map(|(label, text)| Block::text(label, text, Tone::Plain))
+        .collect()
+}
+
+fn average(kernel: &Kernel) -> Option<Nanos> {
+    kernel.total.as_u64().checked_div(kernel.count).map(Nanos)
 }

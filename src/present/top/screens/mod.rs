@@ -1,89 +1,62 @@
-//! What the screens say: lists made of a [`Model`](super::Model), not drawn yet.
-//!
-//! A list shows all that is known, in the order that helps most; what a narrow terminal leaves out, and another
-//! order or a filter, is the business of whoever draws it. Columns stay the same from frame to frame, so
-//! that the one that is sorted by does not go away. Names are as they came from outside.
+//! Each screen, as a function of the model: what it says, and which rows of it can be opened.
 #![forbid(unsafe_code)]
 
 pub mod calls;
-pub mod cause;
+mod cause;
 pub mod causes;
 mod cell;
-pub mod cpus;
+mod cpus;
 pub mod dispatchers;
-pub mod gap;
-pub mod gaps;
+mod gap;
+mod gaps;
 pub mod gpus;
 pub mod host;
 pub mod kernels;
-pub mod machine;
-pub mod processes;
-pub mod thread;
+mod machine;
+mod processes;
+mod thread;
 pub mod threads;
 
-use super::list::{Cell, List, Piece, Tone};
+use super::list::{Cell, Piece, Tone};
 use super::model::{Model, Source};
-use super::view::Open;
+use super::screen::Screen;
+use super::view::{Open, Tab, View};
 use crate::analyse::cause::{Cause, Side};
-use crate::analyse::live::Window;
 use crate::analyse::report::{Gap, ThreadRef};
 use crate::units::Nanos;
 
-/// One of several parts of a screen, one under another: sentences, then a table. Either can be empty.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Section {
-    /// Each is wrapped where it is drawn.
-    pub text: Vec<Line>,
-    /// With the title of the section.
-    pub list: List,
-    /// What a low terminal leaves out first has the highest number; 0 always stays.
-    pub rank: u8,
-    /// So many rows of the table say most; more where there is room.
-    pub rows: usize,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
-    pub text: String,
-    pub tone: Tone,
-}
-
-impl Line {
-    fn new(tone: Tone, text: impl Into<String>) -> Line {
-        let text = text.into();
-        Line { text, tone }
-    }
-}
-
-/// The time that the sums of a window are about: what was skipped to catch up is no part of it.
-fn analysed(window: &Window) -> Nanos {
-    let whole = window.to.saturating_sub(window.from);
-    if window.points.is_empty() {
-        return whole;
-    }
-    let lengths = window.points.iter().map(|p| p.to.saturating_sub(p.from));
-    lengths.fold(Nanos::ZERO, Nanos::saturating_add).min(whole)
-}
-
-/// `1 thread`, `12 threads`.
-fn plural(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        n if what.ends_with("ss") => format!("{n} {what}es"),
-        n => format!("{n} {what}s"),
+/// What is below the header. `None`: the overview, which draws itself.
+pub fn screen(model: &Model, view: &View) -> Option<Screen> {
+    match view.opened.last() {
+        Some(&Open::Cause(cause)) => Some(cause::screen(model, view, cause)),
+        Some(&Open::Gap { gpu, start }) => Some(gap::screen(model, gpu, start)),
+        Some(&Open::Thread { pid, tid }) => Some(thread::screen(model, pid, tid)),
+        Some(Open::Call(name)) => Some(calls::opened(model, name)),
+        Some(Open::Kernel(name)) => Some(kernels::opened(model, name)),
+        None => match view.tab {
+            Tab::Overview if model.source == Source::Machine => Some(machine::screen(model, view)),
+            Tab::Overview => None,
+            Tab::Causes => Some(causes::list(model, view).into()),
+            Tab::Gaps => Some(gaps::list(model, view).into()),
+            Tab::Threads => Some(threads::list(model).into()),
+            Tab::Calls => Some(calls::screen(model, view)),
+            Tab::Kernels => Some(kernels::list(model).into()),
+            Tab::Cpus => Some(cpus::list(model).into()),
+            Tab::Processes => Some(processes::list(model).into()),
+        },
     }
 }
 
 /// When that was: before now, or of a recording, after its begin.
 fn when(model: &Model, at: Nanos) -> String {
-    let tenths = |time: Nanos| {
+    let seconds = |time: Nanos| {
         let ms = time.as_u64() / 1_000_000;
         format!("{}.{:02} s", ms / 1_000, ms / 10 % 100)
     };
     match model.source {
-        Source::Recording { start, .. } => tenths(at.saturating_sub(start)),
+        Source::Recording { start, .. } => seconds(at.saturating_sub(start)),
         Source::Targets | Source::Machine => {
-            format!("-{}", tenths(model.newest.saturating_sub(at)))
+            format!("-{}", seconds(model.newest.saturating_sub(at)))
         }
     }
 }
@@ -110,10 +83,7 @@ fn place((start, end): (Nanos, Nanos), (from, to): (Nanos, Nanos), mark: char, t
         mark: ' ',
         tone: Tone::Plain,
     };
-    Cell {
-        pieces: vec![blank, Piece { share, mark, tone }],
-        ..Cell::default()
-    }
+    Cell::pieces(vec![blank, Piece { share, mark, tone }])
 }
 
 /// What a cause means for a person: whose it is.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::cell::{self, grows, left, right};
 use super::threads::{open, runnable};
-use super::{analysed, plural};
+
 use crate::analyse::sched::ThreadSum;
 use crate::event::Pid;
 use crate::facts::GpuFacts;
@@ -28,7 +28,7 @@ struct Process<'a> {
 /// What NVML tells of a process.
 #[derive(Default)]
 struct Gpus {
-    /// There is NVML.
+    /// NVML tells of processes.
     known: bool,
     numbers: Vec<u32>,
     memory: Option<Bytes>,
@@ -99,12 +99,13 @@ fn name_of<'a>(pid: Pid, threads: &[&'a ThreadSum]) -> &'a str {
 }
 
 fn gpus(facts: &[GpuFacts], pid: Pid) -> Gpus {
-    let mut gpus = Gpus {
-        known: !facts.is_empty(),
-        ..Gpus::default()
-    };
+    let mut gpus = Gpus::default();
     for gpu in facts {
-        for &(_, memory) in gpu.processes.iter().filter(|(one, _)| *one == pid) {
+        let Some(processes) = &gpu.processes else {
+            continue;
+        };
+        gpus.known = true;
+        for &(_, memory) in processes.iter().filter(|(one, _)| *one == pid) {
             if gpus.numbers.last() != Some(&gpu.index) {
                 gpus.numbers.push(gpu.index);
             }
@@ -118,7 +119,7 @@ fn gpus(facts: &[GpuFacts], pid: Pid) -> Gpus {
 }
 
 pub fn list(model: &Model) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let now = model.window.to.max(model.newest);
     let processes = processes(model);
     let fields = vec![
@@ -126,27 +127,27 @@ pub fn list(model: &Model) -> List {
         left("PROCESS", 1, |p: &Process<'_>| cell::name(p.comm)),
         left("CUDA", 6, |p: &Process<'_>| {
             match p.target.map(|target| target.cuda) {
-                Some(true) => cell::text("yes").tone(Tone::Good),
-                Some(false) => cell::text("no").tone(Tone::Dim),
-                None => cell::unknown(),
+                Some(true) => Cell::text("yes").tone(Tone::Good),
+                Some(false) => Cell::text("no").tone(Tone::Dim),
+                None => Cell::none(),
             }
         }),
         left("GPU", 5, |p: &Process<'_>| numbers(&p.gpus)),
         right("GPU MEM", 7, |p: &Process<'_>| cell::bytes(p.gpus.memory)),
         right("LAUNCH/S", 3, move |p: &Process<'_>| {
             p.launches
-                .map_or_else(cell::unknown, |count| cell::rate(count, window))
+                .map_or_else(Cell::none, |count| cell::rate(count, window))
         }),
         right("CPU %", 2, move |p: &Process<'_>| match p.threads.len() {
-            0 => cell::unknown(),
+            0 => Cell::none(),
             _ => cell::share(p.sum(|t| t.run), window),
         }),
         right("RUNQ %", 8, move |p: &Process<'_>| match p.threads.len() {
-            0 => cell::unknown(),
+            0 => Cell::none(),
             _ => cell::share(p.sum(runnable), window),
         }),
         right("THREADS", 9, |p: &Process<'_>| match p.threads.len() {
-            0 => cell::unknown(),
+            0 => Cell::none(),
             n => cell::count(n as u64),
         }),
         right("WATCHED", 10, move |p: &Process<'_>| watched(p, now)),
@@ -168,7 +169,7 @@ pub fn list(model: &Model) -> List {
 
 fn title(processes: &[Process<'_>]) -> String {
     let over = processes.iter().filter(|p| p.is_over()).count();
-    let alive = plural(processes.len() - over, "process");
+    let alive = cell::plural(processes.len() - over, "process");
     match (processes.len(), over) {
         (0, _) => "Processes".to_string(),
         (_, 0) => alive,
@@ -180,13 +181,13 @@ fn numbers(gpus: &Gpus) -> Cell {
     let Some(&first) = gpus.numbers.first() else {
         return match gpus.known {
             true => cell::nothing(),
-            false => cell::unknown(),
+            false => Cell::none(),
         };
     };
     let numbers: Vec<String> = gpus.numbers.iter().map(u32::to_string).collect();
     Cell {
         key: Key::Number(f64::from(first)),
-        ..cell::text(numbers.join(","))
+        ..Cell::text(numbers.join(","))
     }
 }
 
@@ -216,7 +217,7 @@ fn note(process: &Process<'_>, now: Nanos) -> Cell {
         .collect();
     match parts.is_empty() {
         true => cell::nothing(),
-        false => cell::text(parts.join("; ")),
+        false => Cell::text(parts.join("; ")),
     }
 }
 

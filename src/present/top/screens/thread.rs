@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::calls::histogram;
 use super::cell::{self, grows, left, right};
 use super::threads::{open, row_id, runnable, seen, Seen};
-use super::{analysed, Line, Section};
+
 use crate::analyse::cause::Cause;
 use crate::analyse::live::StackTime;
 use crate::analyse::report::Blame;
@@ -15,45 +15,60 @@ use crate::analyse::sched::{cpu_list, pinning, OffReason, ThreadSum, Waker, Who}
 use crate::analyse::syscalls::{Call, Measure};
 use crate::event::{Cpu, Pid, Tid};
 use crate::present::sched::waker_text;
-use crate::present::top::list::{List, Tone};
-use crate::present::top::model::Model;
+use crate::present::top::list::{Cell, List, Tone};
+use crate::present::top::model::{Model, Target};
+use crate::present::top::screen::{Block, Screen};
 use crate::present::top::view::Open;
 use crate::units::{Count, Nanos, Rate};
 
-/// Frames of a place, innermost first, and places.
+/// Frames of a place, innermost first.
 const FRAMES: usize = 3;
-const PLACES: usize = 30;
+/// Of each table.
+const ROWS: usize = 12;
 
-/// Sections, most telling first.
-pub fn sections(model: &Model, pid: Pid, tid: Tid) -> Vec<Section> {
+pub fn screen(model: &Model, pid: Pid, tid: Tid) -> Screen {
     let threads = seen(model);
     let is_it = |who: &Who| who.pid == pid && who.tid == tid;
     let Some(thread) = threads.iter().find(|seen| is_it(&seen.sum.who)) else {
-        return vec![gone(model, pid, tid)];
+        return Screen::Page {
+            title: format!("Thread {tid} of process {pid}"),
+            blocks: vec![Block::text("", gone(model, pid), Tone::Dim)],
+        };
     };
-    let mut sections = vec![states(model, thread)];
-    let mut add = |list: List, (rank, rows): (u8, usize)| {
-        if !list.rows.is_empty() {
-            sections.push(Section {
-                list,
-                rank,
-                rows,
-                text: Vec::new(),
-            });
+    let mut blocks = summary(model, thread);
+    // What tells most comes first; what there is nothing of is left out.
+    for (title, mut list) in [
+        ("What it did", states(model, thread)),
+        ("GPUs were idle because of it", in_causes(model, pid, tid)),
+        ("Who had the CPU while it waited", behind(thread.sum)),
+        ("Whom it kept waiting", kept_waiting(model, tid)),
+        ("Where it was", places(model, pid, tid)),
+        (calls_title(model), system_calls(model, pid, tid)),
+        ("Who woke it", wakers(model, thread.sum)),
+        ("CPUs that it ran on", cpus(model, thread.sum)),
+        (
+            "How long it waited for a CPU each time",
+            histogram(&thread.sum.runq),
+        ),
+    ] {
+        if list.rows.is_empty() {
+            continue;
         }
-    };
-    add(in_causes(model, pid, tid), (1, 4));
-    add(behind(thread.sum), (2, 4));
-    add(kept_waiting(model, tid), (2, 4));
-    add(places(model, pid, tid), (3, 6));
-    add(system_calls(model, pid, tid), (4, 5));
-    add(wakers(model, thread.sum), (5, 4));
-    add(cpus(model, thread.sum), (6, 3));
-    add(
-        histogram("How long it waited for a CPU each time", &thread.sum.runq),
-        (7, 6),
-    );
-    sections
+        let more = list.rows.len().saturating_sub(ROWS);
+        list.rows.truncate(ROWS);
+        blocks.extend([
+            Block::Blank,
+            Block::Heading(title.to_string()),
+            Block::Table(list),
+        ]);
+        if more > 0 {
+            blocks.push(Block::text("", format!("and {more} more"), Tone::Dim));
+        }
+    }
+    Screen::Page {
+        title: title(&thread.sum.who),
+        blocks,
+    }
 }
 
 fn title(who: &Who) -> String {
@@ -65,23 +80,12 @@ fn title(who: &Who) -> String {
     }
 }
 
-fn gone(model: &Model, pid: Pid, tid: Tid) -> Section {
-    let ended = model
-        .targets
-        .iter()
-        .any(|t| t.pid == pid && t.ended.is_some());
-    let text = if ended {
-        "its process has ended, and it did nothing in the window that is shown"
+fn gone(model: &Model, pid: Pid) -> &'static str {
+    let ended = |target: &Target| target.pid == pid && target.ended.is_some();
+    if model.targets.iter().any(ended) {
+        "its process has ended, and it did nothing in this window"
     } else {
-        "nothing is known of it in the window that is shown: it has ended, or sleeps"
-    };
-    Section {
-        text: vec![Line::new(Tone::Dim, text)],
-        list: List {
-            title: format!("Thread {tid} of process {pid}"),
-            ..List::default()
-        },
-        ..Section::default()
+        "nothing is known of it in this window: it has ended, or did not begin yet"
     }
 }
 
@@ -94,8 +98,8 @@ struct State {
     tone: Tone,
 }
 
-fn states(model: &Model, thread: &Seen<'_>) -> Section {
-    let window = analysed(&model.window);
+fn states(model: &Model, thread: &Seen<'_>) -> List {
+    let window = cell::analysed(&model.window);
     let sum = thread.sum;
     let mut states = vec![State {
         name: "running".to_string(),
@@ -148,35 +152,56 @@ fn states(model: &Model, thread: &Seen<'_>) -> Section {
     }
     let fields = vec![
         grows("STATE", 0, |state: &State| {
-            cell::text(state.name.as_str()).tone(state.tone)
+            Cell::text(state.name.as_str()).tone(state.tone)
         }),
         right("%", 0, move |state: &State| {
             cell::share(state.time, window).with_bar()
         }),
         right("TIME", 1, |state: &State| cell::time(Some(state.time))),
         right("TIMES", 2, |state: &State| {
-            state.count.map_or_else(cell::unknown, cell::count)
+            state.count.map_or_else(Cell::none, cell::count)
         }),
         right("LONGEST", 3, |state: &State| cell::time(state.max)),
     ];
-    let list = cell::list(title(&sum.who), fields, &states, |state| {
-        (state.name.clone(), None)
-    });
-    Section {
-        text: summary(model, thread),
-        list,
-        rank: 0,
-        rows: 5,
-    }
+    cell::list("", fields, &states, |state| (state.name.clone(), None))
 }
 
-/// Sentences: who it is, whether it is where it should be, how it waited for a CPU.
-fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Line> {
-    let window = analysed(&model.window);
+/// Who it is, how it waited for a CPU, and whether it is where it should be.
+fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Block> {
+    let sum = thread.sum;
+    let line = |label: &str, tone, text: String| Block::text(label, text, tone);
+    let mut blocks = vec![line("is      ", Tone::Plain, facts(model, thread))];
+    if sum.is_stranger() {
+        let text = "only what it ran beside the targets";
+        blocks.push(line("known   ", Tone::Dim, text.to_string()));
+        return blocks;
+    }
+    blocks.extend(waits(model, sum).map(|text| line("waited  ", Tone::Plain, text)));
+    if sum.target && sum.run.saturating_add(runnable(sum)) > Nanos::ZERO {
+        let verdict = pinning::of_thread(&model.window.sched, sum);
+        let tone = if verdict.fine { Tone::Good } else { Tone::Bad };
+        blocks.push(line("it      ", tone, verdict.says));
+        for text in verdict.evidence {
+            blocks.push(line("      - ", Tone::Plain, text));
+        }
+        let fix = verdict
+            .remedy
+            .map(|text| line("fix     ", Tone::Strong, text));
+        blocks.extend(fix);
+    }
+    blocks
+}
+
+/// `dispatcher, 18.2 k launches/s, moved 1.20 times/s, may use CPUs 0-7`
+fn facts(model: &Model, thread: &Seen<'_>) -> String {
+    let window = cell::analysed(&model.window);
     let sum = thread.sum;
     let mut facts = vec![thread.role.name().to_string()];
     if thread.ended {
         facts.push("ended".to_string());
+    }
+    if sum.kthread {
+        facts.push("of the kernel".to_string());
     }
     let launches = thread.cuda.map(|cuda| cuda.launches);
     if let Some(rate) = launches.and_then(|n| Rate::of(n, window)) {
@@ -189,26 +214,19 @@ fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Line> {
         }
         Some(_) | None => {}
     }
-    let mut lines = vec![Line::new(Tone::Plain, facts.join(", "))];
-    if sum.is_stranger() {
-        let text = "only what it ran beside the targets is known of it";
-        lines.push(Line::new(Tone::Dim, text));
-        return lines;
+    if let Some(rate) = Rate::of(sum.migrations, window).filter(|_| sum.migrations > 0) {
+        facts.push(format!("moved {rate} times/s"));
     }
-    lines.extend(waits(model, sum).map(|text| Line::new(Tone::Plain, text)));
-    if sum.target && sum.run.saturating_add(runnable(sum)) > Nanos::ZERO {
-        let verdict = pinning::of_thread(&model.window.sched, sum);
-        let tone = if verdict.fine { Tone::Good } else { Tone::Bad };
-        lines.push(Line::new(tone, format!("it {}", verdict.says)));
-        let evidence = verdict.evidence.into_iter();
-        lines.extend(evidence.map(|text| Line::new(Tone::Plain, text)));
-        let fix = verdict.remedy.map(|text| format!("fix: {text}"));
-        lines.extend(fix.map(|text| Line::new(Tone::Strong, text)));
+    match (&sum.affinity, sum.allowed) {
+        (Some(cpus), _) => facts.push(format!("may use CPUs {}", cpu_list(cpus))),
+        (None, Some(1)) => facts.push("may use 1 CPU".to_string()),
+        (None, Some(n)) => facts.push(format!("may use {n} CPUs")),
+        (None, None) => {}
     }
-    lines
+    facts.join(", ")
 }
 
-/// `waited 182 times for a CPU: median 12.0 us, p99 4.10 ms, longest 12.1 ms, 3.20 s ago, behind hog:9001`
+/// `182 times for a CPU: median 12.0 us, p99 4.10 ms, longest 12.1 ms, 3.20 s ago, behind hog:9001`
 fn waits(model: &Model, sum: &ThreadSum) -> Option<String> {
     let runq = &sum.runq;
     let (median, p99) = (runq.percentile(0.5)?, runq.percentile(0.99)?);
@@ -217,7 +235,7 @@ fn waits(model: &Model, sum: &ThreadSum) -> Option<String> {
         n => format!("{} times", Count(n)),
     };
     let mut text = format!(
-        "waited {times} for a CPU: median {median}, p99 {p99}, longest {}",
+        "{times} for a CPU: median {median}, p99 {p99}, longest {}",
         runq.longest_text()
     );
     if let Some(at) = sum.runq_max_at {
@@ -257,20 +275,20 @@ fn in_causes(model: &Model, pid: Pid, tid: Tid) -> List {
     let fields = vec![
         right("GPU", 3, |part: &Part<'_>| cell::id(part.gpu)),
         left("CAUSE", 0, |part: &Part<'_>| {
-            cell::text(part.cause.id()).tone(Tone::Bad)
+            Cell::text(part.cause.id()).tone(Tone::Bad)
         }),
         right("OF IDLE %", 1, |part: &Part<'_>| match part.idle {
             Some(idle) => cell::share(part.blame.total, idle).with_bar(),
-            None => cell::unknown(),
+            None => Cell::none(),
         }),
         right("TIME", 2, |part: &Part<'_>| {
             cell::time(Some(part.blame.total))
         }),
         grows("WHAT", 1, |part: &Part<'_>| {
-            cell::text(part.blame.what.as_str())
+            Cell::text(part.blame.what.as_str())
         }),
     ];
-    cell::list("GPUs were idle because of it", fields, &parts, |part| {
+    cell::list("", fields, &parts, |part| {
         let id = format!("{}:{}:{}", part.gpu, part.cause.id(), part.blame.what);
         (id, Some(Open::Cause(part.cause)))
     })
@@ -347,16 +365,16 @@ fn kept_waiting(model: &Model, tid: Tid) -> List {
             cell::time(Some(victim.then).filter(|_| victim.took > 0))
         }),
     ];
-    cell::list("Whom it kept waiting", fields, &victims, |victim| {
+    cell::list("", fields, &victims, |victim| {
         (row_id(victim.who), Some(open(victim.who)))
     })
 }
 
 fn wakers(model: &Model, sum: &ThreadSum) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let fields = vec![
         grows("WHO", 0, |(waker, _): &(Waker, u64)| {
-            cell::text(waker_text(waker)).tone(Tone::Name)
+            Cell::text(waker_text(waker)).tone(Tone::Name)
         }),
         right("TIMES", 1, |(_, times): &(Waker, u64)| cell::count(*times)),
         right("TIMES/S", 0, move |(_, times): &(Waker, u64)| {
@@ -375,7 +393,7 @@ fn wakers(model: &Model, sum: &ThreadSum) -> List {
 }
 
 fn cpus(model: &Model, sum: &ThreadSum) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let fields = vec![
         right("CPU", 0, |(cpu, _): &(Cpu, Nanos)| {
             cell::id(u32::from(cpu.0))
@@ -387,27 +405,24 @@ fn cpus(model: &Model, sum: &ThreadSum) -> List {
             cell::share(*time, window).with_bar()
         }),
     ];
-    let may = match (&sum.affinity, sum.allowed) {
-        (Some(cpus), _) => format!("; it may use {}", cpu_list(cpus)),
-        (None, Some(n)) => format!("; it may use {n}"),
-        (None, None) => String::new(),
-    };
-    let moved = match Rate::of(sum.migrations, window) {
-        Some(rate) if !sum.is_stranger() => format!(", moved {rate} times/s"),
-        Some(_) | None => String::new(),
-    };
-    let title = format!("CPUs that it ran on{moved}{may}");
-    cell::list(title, fields, &sum.cpus, |(cpu, _)| (cpu.to_string(), None))
+    cell::list("", fields, &sum.cpus, |(cpu, _)| (cpu.to_string(), None))
+}
+
+fn calls_title(model: &Model) -> &'static str {
+    match model.window.calls.measure {
+        Measure::Calls => "Its system calls",
+        Measure::Waits => "Its system calls that waited",
+    }
 }
 
 fn system_calls(model: &Model, pid: Pid, tid: Tid) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let threads = &model.window.calls.threads;
     let thread = threads.iter().find(|thread| thread.id == Some((pid, tid)));
     let calls = thread.map_or(&[][..], |thread| &thread.calls);
     let fields = vec![
         grows("CALL", 0, |call: &Call| {
-            cell::text(call.name.as_str()).tone(Tone::Name)
+            Cell::text(call.name.as_str()).tone(Tone::Name)
         }),
         right("%", 1, move |call: &Call| {
             cell::share(call.times.total, window).with_bar()
@@ -425,18 +440,14 @@ fn system_calls(model: &Model, pid: Pid, tid: Tid) -> List {
         right("MAX", 3, |call: &Call| cell::longest(&call.times)),
         right("GPU IDLE", 6, |call: &Call| cell::time(call.idle_overlap)),
     ];
-    let title = match model.window.calls.measure {
-        Measure::Calls => "Its system calls",
-        Measure::Waits => "Its system calls that waited",
-    };
-    cell::list(title, fields, calls, |call| {
+    cell::list("", fields, calls, |call| {
         (call.name.clone(), Some(Open::Call(call.name.clone())))
     })
 }
 
 /// Where it was, running and waiting, each place folded to the frames that tell most.
 fn places(model: &Model, pid: Pid, tid: Tid) -> List {
-    let window = analysed(&model.window);
+    let window = cell::analysed(&model.window);
     let mut of: BTreeMap<(String, bool), Nanos> = BTreeMap::new();
     let own = |stack: &&StackTime| stack.pid == pid && stack.tid == tid;
     for stack in model.window.stacks.iter().filter(own) {
@@ -447,7 +458,6 @@ fn places(model: &Model, pid: Pid, tid: Tid) -> List {
     }
     let mut places: Vec<((String, bool), Nanos)> = of.into_iter().collect();
     places.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
-    places.truncate(PLACES);
     type Place = ((String, bool), Nanos);
     let fields = vec![
         right("%", 0, move |place: &Place| {
@@ -455,14 +465,14 @@ fn places(model: &Model, pid: Pid, tid: Tid) -> List {
         }),
         right("TIME", 2, |place: &Place| cell::time(Some(place.1))),
         left("STATE", 1, |((_, running), _): &Place| match running {
-            true => cell::text("running").tone(Tone::Good),
-            false => cell::text("waiting"),
+            true => Cell::text("running").tone(Tone::Good),
+            false => Cell::text("waiting"),
         }),
         grows("WHERE", 0, |((place, _), _): &Place| {
-            cell::text(place.as_str())
+            Cell::text(place.as_str())
         }),
     ];
-    cell::list("Where it was", fields, &places, |((place, running), _)| {
+    cell::list("", fields, &places, |((place, running), _)| {
         (format!("{running}:{place}"), None)
     })
 }

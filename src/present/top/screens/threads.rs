@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use super::cell::{self, grows, left, right, Field};
-use super::{analysed, plural};
+
 use crate::analyse::live::CudaTime;
 use crate::analyse::sched::{cpu_list, OffReason, OffSum, Summary, ThreadSum, Who};
 use crate::event::{Cpu, Pid, Tid};
@@ -179,7 +179,7 @@ pub fn list(model: &Model) -> List {
     threads.sort_by_cached_key(by_harm);
     let mut list = table(title(&threads), fields(model), &threads);
     if asleep > 0 {
-        let text = format!("{} slept all the time", plural(asleep, "more thread"));
+        let text = format!("{} slept all the time", cell::plural(asleep, "more thread"));
         list.notes.push(text);
     }
     list.notes.extend(model.window.sched.notes.iter().cloned());
@@ -227,7 +227,7 @@ fn title(threads: &[Seen<'_>]) -> String {
         match of(role) {
             0 => {}
             n if role == Role::Target => parts.push(format!("{n} {what}")),
-            n => parts.push(plural(n, what)),
+            n => parts.push(cell::plural(n, what)),
         }
     }
     if of(Role::Dispatcher) + of(Role::Preemptor) == 0 {
@@ -237,20 +237,18 @@ fn title(threads: &[Seen<'_>]) -> String {
 }
 
 fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
-    let window = analysed(&model.window);
-    let part = move |time: Option<Nanos>| {
-        time.map_or_else(cell::unknown, |time| cell::share(time, window))
-    };
-    let a_second = move |count: Option<u64>| {
-        count.map_or_else(cell::unknown, |count| cell::rate(count, window))
-    };
+    let window = cell::analysed(&model.window);
+    let part =
+        move |time: Option<Nanos>| time.map_or_else(Cell::none, |time| cell::share(time, window));
+    let a_second =
+        move |count: Option<u64>| count.map_or_else(Cell::none, |count| cell::rate(count, window));
     vec![
         grows("THREAD", 0, |seen: &Seen<'_>| {
             cell::name(&seen.sum.who.comm).tone(seen.role.tone())
         }),
         right("TID", 5, |seen: &Seen<'_>| cell::id(seen.sum.who.tid.0)),
         right("PID", 17, |seen: &Seen<'_>| cell::id(seen.sum.who.pid.0)),
-        left("ROLE", 12, |seen: &Seen<'_>| cell::text(seen.role.name())),
+        left("ROLE", 12, |seen: &Seen<'_>| Cell::text(seen.role.name())),
         right("RUN %", 2, move |seen: &Seen<'_>| {
             cell::share(seen.sum.run, window).with_bar()
         }),
@@ -298,7 +296,7 @@ pub(super) fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
     let blocked = seen.sum.blocked();
     let (Some(most), true) = (off.first(), window > Nanos::ZERO) else {
         return match seen.sum.is_stranger() {
-            true => cell::unknown(),
+            true => Cell::none(),
             false => cell::nothing(),
         };
     };
@@ -314,7 +312,7 @@ pub(super) fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
         0 | 1 => most.reason.name().to_string(),
         _ => named.join(", "),
     };
-    cell::text(text)
+    Cell::text(text)
 }
 
 /// For sentences and lists, where a digit less reads better.
@@ -333,7 +331,7 @@ pub(super) fn whole_percent(part: Nanos, whole: Nanos) -> String {
 pub(super) fn ran_on(cpus: &[(Cpu, Nanos)]) -> Cell {
     let mut used: Vec<Cpu> = cpus.iter().map(|&(cpu, _)| cpu).collect();
     if used.is_empty() {
-        return cell::unknown();
+        return Cell::none();
     }
     used.sort_unstable();
     used.dedup();
@@ -341,6 +339,6 @@ pub(super) fn ran_on(cpus: &[(Cpu, Nanos)]) -> Cell {
     let key = Key::Number(used.len() as f64);
     Cell {
         key,
-        ..cell::text(cpu_list(&used))
+        ..Cell::text(cpu_list(&used))
     }
 }
