@@ -380,7 +380,7 @@ fn card(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         }
         (None, None) => {}
     }
-    for (i, (text, tone)) in gpus::card(facts).into_iter().enumerate() {
+    for (i, (text, tone)) in gpus::card(facts, model.newest).into_iter().enumerate() {
         let rank = u8::try_from(i + 1).unwrap_or(u8::MAX);
         items.push(Item::new(rank, text, canvas.style(tone)));
     }

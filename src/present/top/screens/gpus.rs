@@ -10,7 +10,7 @@ use crate::present::report::window;
 use crate::present::top::list::{Cell, Key, List, Tone};
 use crate::present::top::model::Model;
 use crate::present::top::theme::Glyphs;
-use crate::units::Share;
+use crate::units::{Nanos, Share};
 
 /// Utilization by NVML that is so much higher hides something, 0 to 1.
 const TELLING: f64 = 0.1;
@@ -156,9 +156,16 @@ pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
     cell::list("GPUs", fields, &gpus, |gpu| (gpu.uuid.clone(), None))
 }
 
-/// For people: what is known of the card, in the order of what matters.
-pub fn card(facts: &GpuFacts) -> Vec<(String, Tone)> {
+/// For people: what is known of the card at `now`, in the order of what matters.
+pub fn card(facts: &GpuFacts, now: Nanos) -> Vec<(String, Tone)> {
     let mut said = Vec::new();
+    if facts.is_stale(now) {
+        let since = now.saturating_sub(facts.at);
+        said.push((format!("the driver has not answered for {since}"), Tone::Bad));
+    }
+    if let Some(note) = &facts.note {
+        said.push((note.clone(), Tone::Warn));
+    }
     if let Some(reasons @ [_, ..]) = facts.throttle.as_deref() {
         let text = format!("throttled: {}", reasons.join(", "));
         said.push((text, Tone::Warn));
