@@ -14,6 +14,10 @@ pub mod host;
 pub mod kernels;
 mod machine;
 mod processes;
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;
 mod thread;
 pub mod threads;
 
