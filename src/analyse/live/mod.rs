@@ -23,7 +23,7 @@ use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
-pub use feed::Feed;
+pub use feed::{Feed, SLICE};
 pub use slice::slice;
 pub use window::{GpuPoint, Point, Window};
 

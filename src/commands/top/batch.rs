@@ -103,7 +103,8 @@ impl<'a> Printer<'a> {
         };
         let mut out = Vec::new();
         if self.options.json {
-            json::write_report_line(&mut out, &window.report, &meta, Some(&summary))
+            let report = &window.report;
+            json::write_report_line(&mut out, report, &meta, Some(&summary), &state.facts)
         } else if window.report.gpus.is_empty() && window.report.host_sides.is_empty() {
             sched::write_summary(&mut out, &window.sched, &table(), &Style::for_stdout(0))
         } else {

@@ -64,15 +64,11 @@ fn watch(options: &TopOptions, target: &Target, command: &[std::ffi::OsString]) 
     recorder.subject.conclude(result)
 }
 
-fn collect(
-    options: &TopOptions,
-    stage: Option<Stage>,
-    recorder: &mut Recorder<'_>,
-) -> Result<u8> {
+fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'_>) -> Result<u8> {
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    let mut collector = Collector::new(recorder, sender, &shared)?;
+    let mut collector = Collector::new(recorder, sender, &shared, options.nvml)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
     let analyst = {
         let shared = Arc::clone(&shared);
@@ -94,6 +90,7 @@ fn collect(
         thread.spawn(run).context("cannot start a thread")?
     };
     let end = recorder.run(&mut collector);
+    let nvml = collector.nvml_text();
     drop(collector);
     let _ = analyst.join();
     shared.update(|state| state.over = true);
@@ -103,6 +100,9 @@ fn collect(
     };
     let end = end?;
     printed?;
+    if options.verbose > 0 {
+        let _ = writeln!(std::io::stderr(), "gdiag: {nvml}");
+    }
     let lost = recorder.session.seen.lost;
     if !options.quiet && lost > 0 {
         let _ = writeln!(std::io::stderr(), "gdiag: {lost} events were lost");
