@@ -10,12 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gdiag::analyse::sched::Who;
 use gdiag::analyse::syscalls::Summary;
 use gdiag::collect::bpf::Plan;
 use gdiag::collect::cuda_processes::{Changes, CudaProcesses};
 use gdiag::collect::shims::DRIVER_THREAD;
 use gdiag::collect::stacks;
 use gdiag::event::{Event, Pid, TaskReason, Tid};
+use gdiag::pipeline::machine::{self, Machine};
 use gdiag::pipeline::Session;
 use gdiag::units::Nanos;
 
@@ -364,4 +366,81 @@ fn calls_of_the_targets_are_counted_in_parts_for_as_long_as_that_is_asked() {
     session.count_calls(true).unwrap();
     session.finish(&mut |_| {}).unwrap();
     assert!(session.call_sums().is_none());
+}
+
+#[test]
+fn a_machine_tells_what_happened_in_each_step_and_counts_calls_when_it_is_asked() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let mut echo = Echo::start();
+    let mut machine = Machine::start(machine::Plan {
+        all: true,
+        ..machine::Plan::default()
+    })
+    .unwrap();
+    let pid = Pid(echo.process.pid());
+    let is_echo = |who: &Who| who.pid == pid && who.comm == "sh";
+    let before = links();
+    let mut last = machine.step().unwrap().sched.end;
+
+    for times in [50, 30] {
+        machine.count_calls(true).unwrap();
+        echo.write(times);
+        let (mut counted, mut switches) = (Counted::default(), 0);
+        wait_until("all calls are counted", || {
+            machine.keep_up().unwrap();
+            let step = machine.step().unwrap();
+            assert_eq!(step.sched.start, last, "steps follow one another");
+            last = step.sched.end;
+            let threads = step.sched.threads.iter().filter(|t| is_echo(&t.who));
+            switches += threads.map(|t| t.voluntary).sum::<u64>();
+            counted.add(&step.calls.unwrap());
+            counted.writes(&echo) >= u64::from(times)
+        });
+        assert_eq!(counted.writes(&echo), u64::from(times));
+        assert!(switches > 0, "it slept until it was told a line");
+        machine.count_calls(false).unwrap();
+        assert_eq!(links(), before, "the programs for calls are gone");
+        let step = machine.step().unwrap();
+        assert!(step.calls.is_none());
+        last = step.sched.end;
+    }
+
+    // Its end is in one step, and then it is no more.
+    echo.process.end();
+    wait_until("it is no more", || {
+        let step = machine.step().unwrap();
+        step.sched.threads.iter().all(|t| !is_echo(&t.who))
+    });
+    assert_eq!(machine.fds().count(), 1);
+    drop(machine);
+    assert!(links() < before);
+}
+
+#[test]
+fn a_machine_looks_at_nobody_but_those_it_is_asked_for() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let (mut echo, mut other) = (Echo::start(), Echo::start());
+    let mut machine = Machine::start(machine::Plan {
+        targets: vec![echo.process.pid()],
+        ..machine::Plan::default()
+    })
+    .unwrap();
+    machine.count_calls(true).unwrap();
+    let mut counted = Counted::default();
+    echo.write(20);
+    other.write(20);
+    wait_until("all calls are counted", || {
+        let step = machine.step().unwrap();
+        let mut targets = step.sched.threads.iter().filter(|t| t.target);
+        assert!(targets.all(|t| t.who.pid.0 == echo.process.pid()));
+        counted.add(&step.calls.unwrap());
+        counted.writes(&echo) >= 20
+    });
+    assert_eq!((counted.writes(&echo), counted.writes(&other)), (20, 0));
 }

@@ -7,10 +7,12 @@ mod driver;
 mod endpoints;
 mod files;
 mod injections;
+pub mod machine;
 mod objects;
 mod owners;
 mod pythons;
 mod resolver;
+pub mod sched_sums;
 mod stacks;
 pub mod syscalls;
 
