@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::call_sums::CallSums;
 use super::sched_sums::SchedSums;
 use crate::analyse::sched::live::{sleeps, Scope};
+use crate::analyse::sched::ThreadSum;
 use crate::analyse::{sched, syscalls};
 use crate::collect::bpf::{self, Bpf};
 use crate::collect::cgroup::Cgroup;
@@ -46,6 +47,8 @@ pub struct Step {
 pub struct Machine {
     plan: Plan,
     sched: SchedSums,
+    /// Processes that were targets in the last step, where not all are: by now their parents may be others.
+    members: Vec<u32>,
     calls: Option<Calls>,
 }
 
@@ -60,7 +63,7 @@ struct Calls {
 impl Machine {
     /// The first step begins now.
     pub fn start(plan: Plan) -> Result<Machine> {
-        let uname = nix::sys::utsname::uname()?;
+        let uname = nix::sys::utsname::uname().context("uname failed")?;
         let online = process::online_cpus().into_iter();
         let scope = Scope {
             host: uname.nodename().to_string_lossy().into_owned(),
@@ -84,6 +87,7 @@ impl Machine {
         Ok(Machine {
             plan,
             sched,
+            members: Vec::new(),
             calls: None,
         })
     }
@@ -93,10 +97,9 @@ impl Machine {
         self.sched.missing_probes()
     }
 
-    /// When one of them becomes readable, it is time to [`keep_up`](Self::keep_up).
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let calls = self.calls.iter().map(|calls| calls.bpf.epoll_fd());
-        std::iter::once(self.sched.epoll_fd()).chain(calls)
+    /// When it becomes readable, it is time to [`keep_up`](Self::keep_up). What counts calls has nothing urgent.
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
+        self.sched.epoll_fd()
     }
 
     /// Between two steps, when there is a reason, and at least every 100 ms where cgroups are looked at.
@@ -110,6 +113,11 @@ impl Machine {
     /// What happened since the step before.
     pub fn step(&mut self) -> Result<Step> {
         let sched = self.sched.step()?;
+        if !self.plan.all {
+            let first = |t: &&ThreadSum| t.target && t.who.tid.0 == t.who.pid.0;
+            let threads = sched.threads.iter().filter(first);
+            self.members = threads.filter_map(|t| Some(t.here?.0)).collect();
+        }
         let mut calls = None;
         if let Some(Calls { sums, bpf }) = &mut self.calls {
             // Who comes and goes is known already; what the rings hold must not fill them.
@@ -135,7 +143,7 @@ impl Machine {
         let plan = &self.plan;
         let targets = bpf::Plan {
             all: plan.all,
-            targets: plan.targets.clone(),
+            targets: [&plan.targets[..], &self.members].concat(),
             cgroups: plan.cgroups.clone(),
             strangers: plan.strangers.clone(),
             scheduling: false,
