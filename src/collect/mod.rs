@@ -10,6 +10,7 @@ pub mod elf;
 pub mod inject;
 pub mod maps;
 mod marks;
+pub mod nvml;
 pub mod passing;
 pub mod process;
 pub mod python;

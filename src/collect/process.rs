@@ -191,6 +191,13 @@ pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
     })
 }
 
+/// What a process calls itself now; `None` when it is gone.
+pub fn comm(pid: u32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    Some(text.strip_suffix('\n').unwrap_or(&text).to_string())
+}
+
 /// The beginning of a file. A command line can have any length.
 fn read_some(path: &Path, most: u64) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -33,7 +33,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn is_harmful(c: char) -> bool {
+pub(super) fn is_harmful(c: char) -> bool {
     c.is_control() // C0, DEL and C1, so ESC and CSI too
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}'

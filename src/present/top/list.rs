@@ -1,6 +1,11 @@
 //! A table of a screen: what it says, apart from how it is drawn, sorted, filtered and scrolled.
 
-use super::view::Open;
+#![forbid(unsafe_code)]
+
+use std::cmp::Ordering;
+
+use super::view::{Open, State};
+use crate::units::{Count, Nanos, Share};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct List {
@@ -12,6 +17,39 @@ pub struct List {
     pub notes: Vec<String>,
 }
 
+impl List {
+    pub fn new(title: impl Into<String>, columns: Vec<Column>) -> List {
+        List {
+            title: title.into(),
+            columns,
+            ..List::default()
+        }
+    }
+
+    /// The rows that are shown, in their order, by their place in `rows`.
+    pub fn arranged(&self, state: &State) -> Vec<usize> {
+        let filter = state.filter.to_lowercase();
+        let mut rows: Vec<usize> = (0..self.rows.len())
+            .filter(|&row| self.rows[row].matches(&filter))
+            .collect();
+        let column = state
+            .sort
+            .and_then(|name| self.columns.iter().position(|column| column.name == name));
+        let Some(column) = column else {
+            if state.reversed {
+                rows.reverse();
+            }
+            return rows;
+        };
+        let key = |row: usize| self.rows[row].cells.get(column).map(|cell| &cell.key);
+        rows.sort_by(|&a, &b| match (key(a), key(b)) {
+            (Some(a), Some(b)) => a.order(b, state.reversed),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        });
+        rows
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub name: &'static str,
@@ -20,6 +58,38 @@ pub struct Column {
     pub rank: u8,
     /// Takes what is left of the width.
     pub grows: bool,
+}
+
+impl Column {
+    pub const fn left(name: &'static str) -> Column {
+        Column {
+            name,
+            align: Align::Left,
+            rank: 0,
+            grows: false,
+        }
+    }
+
+    /// For numbers.
+    pub const fn right(name: &'static str) -> Column {
+        Column {
+            align: Align::Right,
+            ..Column::left(name)
+        }
+    }
+
+    #[must_use]
+    pub const fn rank(self, rank: u8) -> Column {
+        Column { rank, ..self }
+    }
+
+    #[must_use]
+    pub const fn grows(self) -> Column {
+        Column {
+            grows: true,
+            ..self
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +107,34 @@ pub struct Row {
     pub cells: Vec<Cell>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+impl Row {
+    pub fn new(id: impl Into<String>, cells: Vec<Cell>) -> Row {
+        Row {
+            id: id.into(),
+            opens: None,
+            cells,
+        }
+    }
+
+    #[must_use]
+    pub fn opens(self, what: Open) -> Row {
+        Row {
+            opens: Some(what),
+            ..self
+        }
+    }
+
+    /// `filter` is in lower case.
+    fn matches(&self, filter: &str) -> bool {
+        filter.is_empty()
+            || self
+                .cells
+                .iter()
+                .any(|cell| cell.text.to_lowercase().contains(filter))
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
     /// Of any content: it is made harmless when it is drawn.
     pub text: String,
@@ -46,13 +143,122 @@ pub struct Cell {
     pub tone: Tone,
     /// A bar of this share of the cell behind the text, 0 to 1.
     pub bar: Option<f64>,
+    /// Instead of the text: a bar of these pieces, one after another. The text is for those who filter.
+    pub pieces: Vec<Piece>,
 }
 
+/// A piece of a divided bar.
 #[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// Of the whole bar, 0 to 1.
+    pub share: f64,
+    /// What it is filled with.
+    pub mark: char,
+    pub tone: Tone,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Cell {
+        let text = text.into();
+        Cell {
+            key: Key::Text(text.clone()),
+            text,
+            ..Cell::default()
+        }
+    }
+
+    /// Not known.
+    pub fn none() -> Cell {
+        Cell {
+            text: "-".to_string(),
+            tone: Tone::Dim,
+            ..Cell::default()
+        }
+    }
+
+    pub fn number(text: impl Into<String>, key: f64) -> Cell {
+        Cell {
+            text: text.into(),
+            key: Key::Number(key),
+            ..Cell::default()
+        }
+    }
+
+    pub fn time(time: impl Into<Option<Nanos>>) -> Cell {
+        time.into().map_or_else(Cell::none, |time| {
+            Cell::number(time.to_string(), number(time.as_u64()))
+        })
+    }
+
+    pub fn count(count: impl Into<Option<u64>>) -> Cell {
+        count.into().map_or_else(Cell::none, |count| {
+            Cell::number(Count(count).to_string(), number(count))
+        })
+    }
+
+    /// 0 to 1.
+    pub fn share(share: impl Into<Option<f64>>) -> Cell {
+        share.into().map_or_else(Cell::none, |share| {
+            Cell::number(Share(share).to_string(), share)
+        })
+    }
+
+    pub fn pieces(pieces: Vec<Piece>) -> Cell {
+        Cell {
+            pieces,
+            ..Cell::default()
+        }
+    }
+
+    #[must_use]
+    pub fn tone(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+
+    #[must_use]
+    pub fn bar(self, share: f64) -> Cell {
+        Cell {
+            bar: Some(share),
+            ..self
+        }
+    }
+}
+
+/// Close enough to sort by.
+#[allow(clippy::cast_precision_loss)]
+fn number(n: u64) -> f64 {
+    n as f64
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Key {
+    #[default]
     None,
     Number(f64),
     Text(String),
+}
+
+impl Key {
+    /// Large numbers come first, and texts in the order of the alphabet, unless that is reversed.
+    fn order(&self, other: &Key, reversed: bool) -> Ordering {
+        let order = match (self, other) {
+            (Key::Number(a), Key::Number(b)) => b.total_cmp(a),
+            (Key::Text(a), Key::Text(b)) => {
+                let lower = a.to_lowercase().cmp(&b.to_lowercase());
+                lower.then_with(|| a.cmp(b))
+            }
+            (Key::Number(_), Key::Text(_)) => Ordering::Less,
+            (Key::Text(_), Key::Number(_)) => Ordering::Greater,
+            (Key::None, Key::None) => return Ordering::Equal,
+            (Key::None, _) => return Ordering::Greater,
+            (_, Key::None) => return Ordering::Less,
+        };
+        if reversed {
+            order.reverse()
+        } else {
+            order
+        }
+    }
 }
 
 /// What a color means; the theme says which.

@@ -1,8 +1,27 @@
-//! What the person looks at.
+//! What the person looks at, and what keys make of it.
+//!
+//! A view stays valid whatever the model does: threads end, causes go away, GPUs come. What it points at is known by
+//! its name and not by its place, and is looked for anew in each frame.
+#![forbid(unsafe_code)]
 
+use ratatui::crossterm::event::KeyEvent;
+
+use super::body::{self, Stops};
+use super::help;
+use super::keys::{self, Action, Edit};
+use super::list::List;
+use super::model::{Model, Source};
 use crate::analyse::cause::Cause;
+use crate::analyse::report::Gpu;
 use crate::event::{Pid, Tid};
 use crate::units::Nanos;
+
+/// Lengths of the window, in seconds.
+const WINDOWS: [u64; 9] = [1, 2, 5, 10, 20, 30, 60, 120, 300];
+/// How far one key goes back.
+const STEP: Nanos = Nanos::from_millis(500);
+/// A filter longer than that finds nothing.
+const LONGEST_FILTER: usize = 256;
 
 /// A screen that is always one key away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +35,36 @@ pub enum Tab {
     Kernels,
     Cpus,
     Processes,
+}
+
+impl Tab {
+    pub const ALL: [Tab; 8] = [
+        Tab::Overview,
+        Tab::Causes,
+        Tab::Gaps,
+        Tab::Threads,
+        Tab::Calls,
+        Tab::Kernels,
+        Tab::Cpus,
+        Tab::Processes,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Tab::Overview => "Overview",
+            Tab::Causes => "Causes",
+            Tab::Gaps => "Gaps",
+            Tab::Threads => "Threads",
+            Tab::Calls => "Calls",
+            Tab::Kernels => "Kernels",
+            Tab::Cpus => "CPUs",
+            Tab::Processes => "Processes",
+        }
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
 }
 
 /// What was opened on the way from the tab to here.
@@ -37,6 +86,51 @@ pub enum Open {
     Kernel(String),
 }
 
+/// Of one screen: where the cursor is, and how its list is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The row under the cursor; `None`: the first one, whichever that is.
+    pub cursor: Option<String>,
+    /// Where that row was when the cursor came there, for when it is gone.
+    pub place: usize,
+    /// So many rows are above it on the screen. Of a page: lines that are scrolled away.
+    pub above: usize,
+    /// The name of a column; `None`: as the rows come.
+    pub sort: Option<&'static str>,
+    pub reversed: bool,
+    pub filter: String,
+}
+
+impl State {
+    /// Where the cursor is in `rows`, which [`List::arranged`] gave.
+    pub fn at(&self, list: &List, rows: &[usize]) -> usize {
+        let Some(id) = &self.cursor else { return 0 };
+        rows.iter()
+            .position(|&row| list.rows[row].id == *id)
+            .unwrap_or(self.place)
+            .min(rows.len().saturating_sub(1))
+    }
+
+    /// The first row that is shown where there is room for `room` of `rows`.
+    pub fn top(&self, at: usize, rows: usize, room: usize) -> usize {
+        let above = self.above.min(room.saturating_sub(1));
+        at.saturating_sub(above).min(rows.saturating_sub(room))
+    }
+
+    fn move_to(&mut self, list: &List, rows: &[usize], to: usize, room: usize) {
+        let at = self.at(list, rows);
+        let top = self.top(at, rows.len(), room);
+        let to = to.min(rows.len().saturating_sub(1));
+        self.place = to;
+        self.cursor = match to {
+            // At the top one follows what is there, not what once was.
+            0 => None,
+            to => rows.get(to).map(|&row| list.rows[row].id.clone()),
+        };
+        self.above = to.saturating_sub(top).min(room.saturating_sub(1));
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
     pub tab: Tab,
@@ -47,10 +141,306 @@ pub struct View {
     pub window: Nanos,
     /// The end of the window that is held; `None`: it moves on.
     pub held: Option<Nanos>,
-    pub filter: String,
-    /// The filter is being typed.
-    pub typing: bool,
+    /// A filter is being typed; what it was before.
+    pub typing: Option<String>,
     pub help: bool,
+    /// Columns and lines of the terminal, for keys that go by the page.
+    pub size: (u16, u16),
+    pub help_scroll: usize,
+    tabs: [State; Tab::ALL.len()],
+    /// Of what was opened, one each.
+    deeper: Vec<State>,
+}
+
+impl View {
+    pub fn new(window: Nanos) -> View {
+        View {
+            tab: Tab::Overview,
+            opened: Vec::new(),
+            gpu: 0,
+            window,
+            held: None,
+            typing: None,
+            help: false,
+            size: (80, 24),
+            help_scroll: 0,
+            tabs: Default::default(),
+            deeper: Vec::new(),
+        }
+    }
+
+    /// Of the screen that is shown.
+    pub fn state(&self) -> &State {
+        self.deeper.last().unwrap_or(&self.tabs[self.tab.place()])
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        match self.deeper.last_mut() {
+            Some(state) => state,
+            None => &mut self.tabs[self.tab.place()],
+        }
+    }
+
+    /// The GPU that is looked at.
+    pub fn gpu<'m>(&self, model: &'m Model) -> Option<&'m Gpu> {
+        let gpus = &model.window.report.gpus;
+        gpus.get(self.gpu.min(gpus.len().saturating_sub(1)))
+    }
+
+    pub fn open(&mut self, what: Open) {
+        self.opened.push(what);
+        self.deeper.push(State::default());
+    }
+
+    pub fn go(&mut self, tab: Tab) {
+        self.tab = tab;
+        self.opened.clear();
+        self.deeper.clear();
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent, model: &Model) -> Option<Ask> {
+        if self.typing.is_some() {
+            match keys::edit(key) {
+                Ok(edit) => self.edit(edit?),
+                Err(action) => return self.act(action, model),
+            }
+            return None;
+        }
+        let action = keys::action(key)?;
+        if self.help {
+            return self.in_help(action);
+        }
+        self.act(action, model)
+    }
+
+    /// Text was pasted: it means nothing but as a filter.
+    pub fn paste(&mut self, text: &str) {
+        if self.typing.is_some() {
+            let line = text.lines().next().unwrap_or_default();
+            for c in line.chars().filter(|c| !c.is_control()) {
+                self.edit(Edit::Insert(c));
+            }
+        }
+    }
+
+    fn edit(&mut self, edit: Edit) {
+        let before = self.typing.clone().unwrap_or_default();
+        let filter = &mut self.state_mut().filter;
+        match edit {
+            Edit::Insert(c) if filter.chars().count() < LONGEST_FILTER => filter.push(c),
+            Edit::Insert(_) => {}
+            Edit::DeleteLast => {
+                // As in less, there is nothing left to type then.
+                if filter.pop().is_none() {
+                    self.typing = None;
+                }
+            }
+            Edit::DeleteWord => {
+                let kept = filter.trim_end().rfind(' ').map_or(0, |at| at + 1);
+                filter.truncate(kept);
+            }
+            Edit::DeleteAll => filter.clear(),
+            Edit::Accept => self.typing = None,
+            Edit::Cancel => {
+                *filter = before;
+                self.typing = None;
+            }
+        }
+    }
+
+    fn in_help(&mut self, action: Action) -> Option<Ask> {
+        let room = usize::from(self.size.1);
+        let last = help::last_scroll(self.size);
+        let at = self.help_scroll.min(last);
+        self.help_scroll = match action {
+            Action::Up => at.saturating_sub(1),
+            Action::Down => at + 1,
+            Action::PageUp => at.saturating_sub(room),
+            Action::PageDown => at + room,
+            Action::HalfUp => at.saturating_sub(room / 2),
+            Action::HalfDown => at + room / 2,
+            Action::First => 0,
+            Action::Last => last,
+            Action::Redraw => return Some(Ask::Redraw),
+            Action::Suspend => return Some(Ask::Suspend),
+            _ => {
+                self.help = false;
+                0
+            }
+        }
+        .min(last);
+        None
+    }
+
+    fn act(&mut self, action: Action, model: &Model) -> Option<Ask> {
+        let room = body::room(model, self);
+        match action {
+            Action::Up => self.scroll(model, |at, _| at.saturating_sub(1)),
+            Action::Down => self.scroll(model, |at, _| at.saturating_add(1)),
+            Action::PageUp => self.scroll(model, |at, _| at.saturating_sub(room)),
+            Action::PageDown => self.scroll(model, |at, _| at.saturating_add(room)),
+            Action::HalfUp => self.scroll(model, |at, _| at.saturating_sub(room / 2)),
+            Action::HalfDown => self.scroll(model, |at, _| at.saturating_add(room / 2)),
+            Action::First => self.scroll(model, |_, _| 0),
+            Action::Last => self.scroll(model, |_, last| last),
+            Action::Open => self.open_row(model),
+            Action::Back => self.back(),
+            Action::NextTab => self.go(Tab::ALL[(self.tab.place() + 1) % Tab::ALL.len()]),
+            Action::PreviousTab => {
+                self.go(Tab::ALL[(self.tab.place() + Tab::ALL.len() - 1) % Tab::ALL.len()]);
+            }
+            Action::Tab(n) => {
+                if let Some(&tab) = Tab::ALL.get(usize::from(n)) {
+                    self.go(tab);
+                }
+            }
+            Action::NextGpu => self.turn_gpu(model, 1),
+            Action::PreviousGpu => self.turn_gpu(model, -1),
+            Action::Filter => {
+                if body::has_list(model, self) {
+                    self.typing = Some(self.state().filter.clone());
+                }
+            }
+            Action::SortNext => self.sort(model, 1),
+            Action::SortPrevious => self.sort(model, -1),
+            Action::Reverse => {
+                if body::has_list(model, self) {
+                    let state = self.state_mut();
+                    state.reversed = !state.reversed;
+                }
+            }
+            Action::Pause => {
+                self.held = match self.held {
+                    Some(_) => None,
+                    None => Some(model.newest),
+                }
+            }
+            Action::Earlier => self.scrub(model, STEP, false),
+            Action::Later => self.scrub(model, STEP, true),
+            Action::WindowEarlier => self.scrub(model, self.window, false),
+            Action::WindowLater => self.scrub(model, self.window, true),
+            Action::Longer => {
+                let longer = WINDOWS.iter().map(|&s| Nanos::from_secs(s));
+                self.window = longer
+                    .filter(|&w| w > self.window)
+                    .min()
+                    .unwrap_or(self.window);
+            }
+            Action::Shorter => {
+                let shorter = WINDOWS.iter().map(|&s| Nanos::from_secs(s));
+                self.window = shorter
+                    .filter(|&w| w < self.window)
+                    .max()
+                    .unwrap_or(self.window);
+            }
+            Action::Faster => return self.replays(model).then_some(Ask::Faster),
+            Action::Slower => return self.replays(model).then_some(Ask::Slower),
+            Action::CountCalls => return Some(Ask::CountCalls(!model.status.counts_calls)),
+            Action::Snapshot => return Some(Ask::Snapshot),
+            Action::Help => {
+                self.help = true;
+                self.help_scroll = 0;
+            }
+            Action::Redraw => return Some(Ask::Redraw),
+            Action::Suspend => return Some(Ask::Suspend),
+            Action::Quit => return Some(Ask::Quit),
+        }
+        None
+    }
+
+    fn replays(&self, model: &Model) -> bool {
+        matches!(model.source, Source::Recording { .. })
+    }
+
+    /// `to`: from the row under the cursor, and the last there is.
+    fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize) -> usize) {
+        let room = body::room(model, self);
+        match body::stops(model, self) {
+            Stops::Rows(list) => {
+                let state = self.state_mut();
+                let rows = list.arranged(state);
+                let (at, last) = (state.at(&list, &rows), rows.len().saturating_sub(1));
+                state.move_to(&list, &rows, to(at, last), room);
+            }
+            Stops::Lines(lines) => {
+                let state = self.state_mut();
+                let last = lines.len().saturating_sub(1);
+                let at = state.place.min(last);
+                let top = state.top(at, lines.len(), room);
+                state.place = to(at, last).min(last);
+                state.above = state.place.saturating_sub(top).min(room - 1);
+            }
+        }
+    }
+
+    fn open_row(&mut self, model: &Model) {
+        let what = match body::stops(model, self) {
+            Stops::Rows(list) => {
+                // Where it is now, so that back comes back there.
+                self.scroll(model, |at, _| at);
+                let rows = list.arranged(self.state());
+                let row = rows.get(self.state().at(&list, &rows));
+                row.and_then(|&row| list.rows[row].opens.clone())
+            }
+            Stops::Lines(lines) => {
+                let at = self.state().place.min(lines.len().saturating_sub(1));
+                lines.into_iter().nth(at).flatten()
+            }
+        };
+        if let Some(what) = what {
+            self.open(what);
+        }
+    }
+
+    fn back(&mut self) {
+        let filter = &mut self.state_mut().filter;
+        if !filter.is_empty() {
+            filter.clear();
+        } else if self.opened.pop().is_some() {
+            self.deeper.pop();
+        } else {
+            self.tab = Tab::Overview;
+        }
+    }
+
+    fn turn_gpu(&mut self, model: &Model, by: isize) {
+        let gpus = model.window.report.gpus.len();
+        if gpus > 0 {
+            let at = self.gpu.min(gpus - 1).checked_add_signed(by);
+            self.gpu = at.map_or(gpus - 1, |at| at % gpus);
+        }
+    }
+
+    fn sort(&mut self, model: &Model, by: isize) {
+        let Some(list) = body::sortable(model, self) else {
+            return;
+        };
+        let state = self.state_mut();
+        // The order in which the rows come is one more, before the first column.
+        let names: Vec<Option<&'static str>> = std::iter::once(None)
+            .chain(list.columns.iter().map(|column| Some(column.name)))
+            .collect();
+        let at = names.iter().position(|&name| name == state.sort);
+        let next = at.unwrap_or(0).checked_add_signed(by);
+        state.sort = names[next.map_or(names.len() - 1, |next| next % names.len())];
+        state.reversed = false;
+    }
+
+    fn scrub(&mut self, model: &Model, by: Nanos, later: bool) {
+        let from = self.held.unwrap_or(model.newest);
+        let to = if later {
+            from.saturating_add(by)
+        } else {
+            from.saturating_sub(by)
+        };
+        self.held = if later && to >= model.newest {
+            None
+        } else {
+            let oldest = model.oldest.saturating_add(STEP).min(model.newest);
+            Some(to.clamp(oldest, model.newest))
+        };
+    }
 }
 
 /// What a key asks of the rest of the program.
