@@ -381,8 +381,11 @@ impl Feed {
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
         let from = self.next;
         let timeline = self.timeline(to);
-        let mut newest = slice(&timeline, from, to, &self.options);
-        newest.events = std::mem::take(&mut self.events);
+        let options = SliceOptions {
+            events: std::mem::take(&mut self.events),
+            ..self.options
+        };
+        let mut newest = slice(&timeline, from, to, &options);
         newest.lost = std::mem::take(&mut self.lost);
         let open: Vec<OpenGap> = (newest.report.gpus.iter())
             .flat_map(|gpu| {

@@ -64,15 +64,13 @@ fn watch(options: &TopOptions, target: &Target, command: &[std::ffi::OsString]) 
     recorder.subject.conclude(result)
 }
 
-fn collect(
-    options: &TopOptions,
-    stage: Option<Stage>,
-    recorder: &mut Recorder<'_>,
-) -> Result<u8> {
+fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'_>) -> Result<u8> {
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    let mut collector = Collector::new(recorder, sender, &shared, options.nvml)?;
+    // Text has no place for it.
+    let asks_nvml = options.nvml && (stage.is_some() || options.json);
+    let mut collector = Collector::new(recorder, sender, &shared, asks_nvml)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
     let analyst = {
         let shared = Arc::clone(&shared);
