@@ -94,7 +94,7 @@ impl Collector {
         recorder: &Recorder<'_>,
         to: Sender<Batch>,
         shared: &Arc<Shared>,
-        nvml: bool,
+        asks_nvml: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -117,17 +117,9 @@ impl Collector {
             },
             counts_calls: false,
             next_calls: Nanos::ZERO,
-            nvml: Nvml::start(nvml.then_some(nvml::PERIOD)),
+            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
             failure: None,
         })
-    }
-
-    /// What asking NVML has cost, or why there was nothing to ask.
-    pub(super) fn nvml_text(&self) -> String {
-        match self.nvml.why_none(clock::monotonic()) {
-            Some(why) => format!("no NVML: {why}"),
-            None => format!("NVML: {}", self.nvml.cost()),
-        }
     }
 
     /// Those that use CUDA and did not a moment ago become targets.
@@ -152,6 +144,14 @@ impl Collector {
         self.next_calls = now + SLICE;
         if let Some(sums) = recorder.session.call_sums() {
             let _ = self.to.send(Batch::Calls(sums));
+        }
+    }
+
+    /// What asking NVML has cost, or why there was nothing to ask.
+    pub(super) fn nvml_text(&self) -> String {
+        match self.nvml.why_none(clock::monotonic()) {
+            Some(why) => format!("no NVML: {why}"),
+            None => format!("NVML: {}", self.nvml.cost()),
         }
     }
 
@@ -199,13 +199,13 @@ impl Collector {
             );
             warnings.insert(0, text);
         }
-        let facts = self.nvml.facts();
         let counts_calls = self.counts_calls;
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;
         let message = self.keeper.last_message().map(str::to_string);
         let own_memory = own_memory();
+        let facts = self.nvml.facts();
         self.shared.update(|state| {
             state.targets = targets;
             state.facts = facts;

@@ -68,9 +68,7 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    // Text has no place for it.
-    let asks_nvml = options.nvml && (stage.is_some() || options.json);
-    let mut collector = Collector::new(recorder, sender, &shared, asks_nvml)?;
+    let mut collector = Collector::new(recorder, sender, &shared, options.nvml)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
     let analyst = {
         let shared = Arc::clone(&shared);
