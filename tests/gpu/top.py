@@ -143,19 +143,23 @@ def pinned_loop(bench):
     return bench.start_loop("--mode", "eager", wrap=["taskset", "-c", cpu]).wait("ready"), cpu
 
 
+def start_hog(bench, cpu):
+    return bench.popen(["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"])
+
+
 def part_hog(bench):
     loop, cpu = pinned_loop(bench)
     top = Lines(bench, "-w", f"{WINDOW}s", "-I", f"{round(INTERVAL * 1000)}ms", "-p", loop.pid)
     if not top.until(lambda report: busy_share(report), 15):
         raise Failed("no window with a busy GPU")
-    full = top.until(lambda report: max(gpu["window_ns"] for gpu in report["gpus"]) > 0.9 * WINDOW * SECOND, 4 * WINDOW)
+    full = top.until(lambda report: max((gpu["window_ns"] for gpu in report["gpus"]), default=0) > 0.9 * WINDOW * SECOND, 4 * WINDOW)
     bench.check("windows are as long as asked for", bool(full), "" if full else "they stay shorter")
     named, first, gone, missed = [], [], [], 0
     begin = now()
     for _ in range(TIMES):
         # At any place between two windows.
         time.sleep(bench.random.uniform(0, INTERVAL))
-        hog = bench.popen(["sh", "-c", "exec taskset -c $0 sh -c 'while :; do :; done'", str(cpu)])
+        hog = start_hog(bench, cpu)
         started = now()
         found = top.until(lambda report: blamed(report, hog.pid) > 0, 8)
         if found:
@@ -414,7 +418,7 @@ def part_truth(bench):
 
 def part_screens(bench):
     loop, cpu = pinned_loop(bench)
-    hog = bench.popen(["sh", "-c", "exec taskset -c $0 sh -c 'while :; do sleep 0.01; :; done'", str(cpu)])
+    hog = start_hog(bench, cpu)
     top = OnScreen(bench, raw=bench.out + "/top.raw")
     time.sleep(6)
     shown = {}
@@ -423,7 +427,8 @@ def part_screens(bench):
         time.sleep(1.2)
         shown[f"screen-{place}"] = top.terminal.text()
     top.terminal.press("1")
-    for name, key, length in [("open", "\r", 1.2), ("open-more", "\r", 1.2), ("help", "?", 0.5)]:
+    # What is opened is to stay in the window.
+    for name, key, length in [("paused", "p", 1), ("cause", "\r", 1), ("gap", "\r", 1), ("help", "?", 1)]:
         top.terminal.press(key)
         time.sleep(length)
         shown[f"screen-{name}"] = top.terminal.text()
