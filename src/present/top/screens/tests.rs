@@ -4,7 +4,7 @@ use crate::analyse::live::Point;
 use crate::analyse::sched::OffReason;
 use crate::analyse::syscalls::Measure;
 use crate::event::{Pid, Tid};
-use crate::present::top::list::{Key, Row, Tone};
+use crate::present::top::list::{Key, List, Row, Tone};
 use crate::present::top::screen::Block;
 use crate::units::Nanos;
 
