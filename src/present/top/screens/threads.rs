@@ -311,7 +311,7 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
 }
 
 /// `futex 61 %, io 20 %`: shares of the window, most first.
-fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
+pub(super) fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
     let mut off: Vec<&OffSum> = seen.sum.off.iter().collect();
     off.retain(|off| off.reason.is_blocked() && off.total > Nanos::ZERO);
     off.sort_by_key(|off| (Reverse(off.total), off.reason));
