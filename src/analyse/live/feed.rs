@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{slice, Slice, SliceOptions};
-use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, Pid, Tid};
+use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
 use crate::fxhash::FxHashMap;
 use crate::model::api::{self, Class};
 use crate::model::names::Names;
@@ -348,6 +348,23 @@ impl Feed {
             self.age(now);
         }
         slices
+    }
+
+    /// What has not been analysed of the time until `end`, when nothing comes any more. The last slice may be shorter.
+    pub fn finish(&mut self, end: Nanos) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        while self.next < end {
+            let to = (self.next + SLICE).min(end);
+            self.analyse(to, &mut slices);
+            self.next = to;
+            self.age(end);
+        }
+        slices
+    }
+
+    /// The text of a name that events used a moment ago.
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id)
     }
 
     /// What was until `to` is not to be analysed.

@@ -6,6 +6,7 @@ mod batch;
 mod capabilities;
 mod keys;
 mod live;
+mod replay;
 mod shared;
 mod signals;
 mod stage;
@@ -42,7 +43,7 @@ impl Drop for Leave<'_> {
 pub fn run(options: &TopOptions) -> Result<u8> {
     match &options.source {
         TopSource::Live { target, command } => watch(options, target, command),
-        TopSource::Recording { .. } => anyhow::bail!("replay is being built"),
+        TopSource::Recording { input, speed } => replay::run(options, input, *speed),
     }
 }
 

@@ -352,8 +352,10 @@ impl Ui<'_> {
     }
 
     fn paint_if_due(&mut self) -> Result<Option<End>> {
+        // What is due at once is due before this moment.
+        let due = self.due();
         let now = Instant::now();
-        if self.screen.is_blocked() || self.due().is_none_or(|due| due > now) {
+        if self.screen.is_blocked() || due.is_none_or(|due| due > now) {
             return Ok(None);
         }
         self.look();

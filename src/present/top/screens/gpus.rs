@@ -161,7 +161,10 @@ pub fn card(facts: &GpuFacts, now: Nanos) -> Vec<(String, Tone)> {
     let mut said = Vec::new();
     if facts.is_stale(now) {
         let since = now.saturating_sub(facts.at);
-        said.push((format!("the driver has not answered for {since}"), Tone::Bad));
+        said.push((
+            format!("the driver has not answered for {since}"),
+            Tone::Bad,
+        ));
     }
     if let Some(note) = &facts.note {
         said.push((note.clone(), Tone::Warn));
