@@ -154,6 +154,11 @@ pub enum Error {
     /// A trace in protobuf, likewise.
     #[error("a trace is not for a terminal")]
     BinaryToTerminal,
+
+    /// Empty: not set.
+    #[error("nothing can be drawn on this terminal ({})", if .term.is_empty() { "TERM is not set".to_string() } else { format!("TERM={term}") })]
+    NoScreen { term: String },
+
     /// `pid` is 0 when it is in another PID namespace.
     #[error("a flight recorder called '{name}' is running already{}", of(.pid))]
     RecorderRuns { name: String, pid: u32 },
@@ -202,6 +207,7 @@ impl Error {
             | Error::AmbiguousContainer { .. }
             | Error::ContainerNotMounted { .. }
             | Error::NoSuchGpu { .. }
+            | Error::NoScreen { .. }
             | Error::NotRecorded { .. }
             | Error::NothingToDraw { .. }
             | Error::RecorderRuns { .. }
@@ -273,6 +279,7 @@ impl Error {
             Error::PictureToTerminal => {
                 "write it to a file with -o flame.svg, or see the stacks with --folded".to_string()
             }
+            Error::NoScreen { .. } => "print text instead with --batch, or --once".to_string(),
             Error::BinaryToTerminal => {
                 "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
             }

@@ -239,11 +239,7 @@ impl Action {
                 ..
             }) => target,
             Action::Top(TopOptions {
-                source:
-                    TopSource::Live {
-                        target: Some(target),
-                        ..
-                    },
+                source: TopSource::Live { target, .. },
                 ..
             }) => target,
             Action::Top(_)
@@ -276,6 +272,8 @@ pub enum Target {
         containers: Vec<String>,
     },
     All,
+    /// Whoever uses CUDA, also those that begin later.
+    Cuda,
 }
 
 impl Cli {

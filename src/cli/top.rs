@@ -105,6 +105,10 @@ pub(super) struct TopArgs {
     #[arg(long)]
     no_inject: bool,
 
+    /// Do not ask the driver (NVML) for what nvidia-smi shows
+    #[arg(long, conflicts_with = "input")]
+    no_nvml: bool,
+
     /// Draw with ASCII only
     #[arg(long)]
     ascii: bool,
@@ -137,6 +141,8 @@ pub struct TopOptions {
     pub output: PathBuf,
     pub stacks: Option<StackOptions>,
     pub inject: bool,
+    /// Ask NVML for utilisation, memory, power and clocks.
+    pub nvml: bool,
     pub ascii: bool,
     pub strict: bool,
     pub quiet: bool,
@@ -146,8 +152,7 @@ pub struct TopOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopSource {
     Live {
-        /// `None`: whoever uses CUDA.
-        target: Option<Target>,
+        target: Target,
         command: Vec<OsString>,
     },
     Recording {
@@ -187,11 +192,11 @@ impl TopArgs {
             None => {
                 let everyone = self.watched.all;
                 let (target, command) = self.watched.into_target("top", false)?;
-                let found = target == Target::All && !everyone;
-                TopSource::Live {
-                    target: (!found).then_some(target),
-                    command,
-                }
+                let target = match target {
+                    Target::All if !everyone => Target::Cuda,
+                    named => named,
+                };
+                TopSource::Live { target, command }
             }
         };
         Ok(TopOptions {
@@ -208,6 +213,7 @@ impl TopArgs {
                 launch_one_in: None,
             }),
             inject: !self.no_inject,
+            nvml: !self.no_nvml,
             ascii: self.ascii,
             strict: self.strict,
             quiet: self.quiet,

@@ -4,6 +4,7 @@ pub mod background;
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
+pub mod cuda_processes;
 pub mod driver;
 pub mod elf;
 pub mod inject;

@@ -56,12 +56,21 @@ impl<'a> Recorder<'a> {
     ///
     /// Must be called while gdiag has one thread.
     pub(super) fn start(options: &'a RecordOptions) -> Result<Recorder<'a>> {
+        Recorder::start_with(options, || Ok(()))
+    }
+
+    /// As [`start`](Self::start). `alone` is called when the command has been forked, and there is one thread still.
+    pub(super) fn start_with(
+        options: &'a RecordOptions,
+        alone: impl FnOnce() -> Result<()>,
+    ) -> Result<Recorder<'a>> {
         let mut shim = None;
         let subject = Subject::prepare(&options.target, &options.command, || {
             shim = shim_to_carry(options);
             let shim = shim.as_ref();
             shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))
         })?;
+        alone()?;
         let mut unseen = Unseen::default();
         if options.target != Target::All {
             unseen.look(&subject.members());
@@ -215,7 +224,7 @@ impl<'a> Recorder<'a> {
         if seen.target_threads == 0 {
             let what = match options.target {
                 Target::Cgroups { .. } => "no process was in the cgroup, and none came",
-                Target::Command | Target::Pids(_) | Target::All => {
+                Target::Command | Target::Pids(_) | Target::All | Target::Cuda => {
                     "no thread of the target was seen"
                 }
             };
@@ -391,7 +400,7 @@ fn meta(
         mode: match options.target {
             Target::Command => TargetMode::Launch,
             Target::Pids(_) | Target::Cgroups { .. } => TargetMode::Attach,
-            Target::All => TargetMode::All,
+            Target::All | Target::Cuda => TargetMode::All,
         },
         targets: plan.targets.iter().copied().map(Pid).collect(),
         cgroups: subject.directories(),

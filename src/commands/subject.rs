@@ -60,6 +60,10 @@ pub(super) struct Subject {
     cgroups: Vec<Cgroup>,
     command: Option<Command>,
     deadline: Option<Nanos>,
+    /// There is a terminal to give back before a second signal may end gdiag at once.
+    has_screen: bool,
+    /// What ended the run.
+    asked: Option<Signal>,
 }
 
 impl Subject {
@@ -84,12 +88,12 @@ impl Subject {
                 (pids.collect::<Result<Vec<_>>>()?, Vec::new())
             }
             Target::Cgroups { paths, containers } => (Vec::new(), find_cgroups(paths, containers)?),
-            Target::Command | Target::All => (Vec::new(), Vec::new()),
+            Target::Command | Target::All | Target::Cuda => (Vec::new(), Vec::new()),
         };
         // Forked before anything starts a thread; it waits until it is watched.
         let environment = match target {
             Target::Command => environment(),
-            Target::Pids(_) | Target::Cgroups { .. } | Target::All => Vec::new(),
+            Target::Pids(_) | Target::Cgroups { .. } | Target::All | Target::Cuda => Vec::new(),
         };
         let command = program
             .map(|program| Command::prepare(&program, command, &environment, &signals.before))
@@ -105,6 +109,8 @@ impl Subject {
             cgroups,
             command,
             deadline: None,
+            has_screen: false,
+            asked: None,
         })
     }
 
@@ -139,7 +145,7 @@ impl Subject {
             Target::Pids(_) => process::with_descendants(&self.pids),
             Target::Cgroups { .. } => self.cgroups.iter().flat_map(Cgroup::processes).collect(),
             Target::All => process::with_descendants(&[0]),
-            Target::Command => Vec::new(),
+            Target::Command | Target::Cuda => Vec::new(),
         }
     }
 
@@ -151,6 +157,7 @@ impl Subject {
         };
         match self.target {
             Target::All => "every process".to_string(),
+            Target::Cuda => "whoever uses CUDA".to_string(),
             Target::Command | Target::Pids(_) => {
                 format!("process {} and its children", list(&self.targets()))
             }
@@ -161,6 +168,11 @@ impl Subject {
     pub(super) fn directories(&self) -> Vec<String> {
         let directories = self.cgroups.iter().map(|cgroup| cgroup.dir().display());
         directories.map(|dir| dir.to_string()).collect()
+    }
+
+    /// A second signal ends gdiag at once only after [`Subject::conclude`] was called.
+    pub(super) fn wait_for_screen(&mut self) {
+        self.has_screen = true;
     }
 
     /// From now on time counts: lets the command run, and ends after `duration`.
@@ -222,10 +234,13 @@ impl Subject {
         let targets_ended = match self.target {
             Target::Pids(_) => self.processes.is_empty(),
             Target::Cgroups { .. } => !self.cgroups.iter().any(Cgroup::exists),
-            Target::Command | Target::All => false,
+            Target::Command | Target::All | Target::Cuda => false,
         };
         woken.end = if let Some(signal) = asked {
-            self.signals.release(signal);
+            self.asked = Some(signal);
+            if !self.has_screen {
+                self.signals.release(signal);
+            }
             Some(End::Asked)
         } else if is_ready(command) {
             Some(End::CommandEnded)
@@ -240,6 +255,9 @@ impl Subject {
     /// The exit status in the end. When the command is the target, gdiag stands in for it: it waits, also when
     /// the run ended before the command did, and has its status, unless it fails itself.
     pub(super) fn conclude(&self, result: Result<u8>) -> Result<u8> {
+        if let Some(signal) = self.asked.filter(|_| self.has_screen) {
+            self.signals.release(signal);
+        }
         let command = self.command.as_ref();
         // One that was never let go ends with gdiag, without having run anything.
         let stands_in = |c: &&Command| self.target == Target::Command && c.is_started();

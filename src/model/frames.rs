@@ -58,11 +58,16 @@ pub(super) struct Frames {
     lists: Vec<FrameId>,
     frames: FxHashMap<FrameId, Frame>,
     functions: FxHashMap<FrameId, Box<[Function]>>,
+    says: FxHashMap<FrameId, Says>,
+    /// What came since the last [`Frames::finish`].
+    new_frames: Vec<FrameId>,
+    new_stacks: Vec<CallStackId>,
 }
 
 impl Frames {
     pub(super) fn define_frame(&mut self, id: FrameId, frame: Frame) {
         self.frames.insert(id, frame);
+        self.new_frames.push(id);
     }
 
     pub(super) fn define_stack(&mut self, id: CallStackId, frames: &[FrameId], cut: Option<Cut>) {
@@ -74,25 +79,35 @@ impl Frames {
         };
         self.lists.extend(frames);
         self.stacks.insert(id, entry);
+        self.new_stacks.push(id);
     }
 
     pub(super) fn define_functions(&mut self, frame: FrameId, functions: &[Function]) {
         self.functions.insert(frame, functions.into());
+        self.new_frames.push(frame);
     }
 
-    /// When all is defined: `name` tells the text of a name.
+    /// Says what stacks tell, of what has come since the last time. `name` tells the text of a name.
     pub(super) fn finish<'a>(&mut self, name: impl Fn(NameId) -> &'a str) {
-        let of_frame: FxHashMap<FrameId, Says> = self
-            .frames
-            .iter()
-            .map(|(&id, frame)| {
-                let functions = self.functions.get(&id).map_or(&[][..], AsRef::as_ref);
-                (id, Says::of(frame, functions, &name))
-            })
-            .collect();
-        for entry in self.stacks.values_mut() {
+        // The functions of a frame may come after stacks that it is in.
+        let mut changed = false;
+        for id in self.new_frames.drain(..) {
+            let Some(frame) = self.frames.get(&id) else {
+                continue;
+            };
+            let functions = self.functions.get(&id).map_or(&[][..], AsRef::as_ref);
+            let says = Says::of(frame, functions, &name);
+            let before = self.says.insert(id, says);
+            changed |= before.is_some_and(|before| before != says);
+        }
+        let new = std::mem::take(&mut self.new_stacks);
+        let all = changed.then(|| self.stacks.keys().copied().collect());
+        for id in all.unwrap_or(new) {
+            let Some(entry) = self.stacks.get_mut(&id) else {
+                continue;
+            };
             let frames = &self.lists[entry.start..entry.start + entry.len];
-            let says = frames.iter().map(|id| of_frame.get(id));
+            let says = frames.iter().map(|id| self.says.get(id));
             entry.traits = traits(says, entry.cut.is_some());
         }
     }

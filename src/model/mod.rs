@@ -136,6 +136,19 @@ impl Timeline {
         }
     }
 
+    /// With names that an earlier part of the same recording defined.
+    pub fn with_names(meta: &Meta, names: Names) -> Self {
+        Timeline {
+            names,
+            ..Timeline::new(meta)
+        }
+    }
+
+    /// For the part that comes next.
+    pub fn into_names(self) -> Names {
+        self.names
+    }
+
     fn thread_mut(&mut self, tid: Tid) -> (ThreadIdx, &mut Thread) {
         let idx = self.tids.get(tid).unwrap_or_else(|| {
             let idx = ThreadIdx(u32::try_from(self.threads.len()).unwrap_or(u32::MAX));
@@ -499,8 +512,12 @@ impl Timeline {
     }
 
     pub fn lost(&self) -> Lost {
+        self.lost_if(|_| true)
+    }
+
+    pub fn lost_if(&self, wanted: impl Fn(&Loss) -> bool) -> Lost {
         let mut lost = Lost::default();
-        for loss in &self.losses {
+        for loss in self.losses.iter().filter(|loss| wanted(loss)) {
             let sum = match loss.source {
                 LossSource::Bpf(_) => &mut lost.bpf,
                 LossSource::ShimRing(_) => &mut lost.shim,

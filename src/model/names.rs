@@ -1,6 +1,8 @@
 //! Names and stacks as the recording defines them, and what the frames of a kernel stack say.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
+
 use crate::event::{CallStackId, Define, Frame, FrameId, Function, NameId, Pid, Role, StackId};
 use crate::model::frames::{CallStack, CallTraits, Frames};
 use crate::model::fxhash::FxHashMap;
@@ -377,6 +379,8 @@ struct Stack {
 /// Everything that [`Define`] events said.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
+    /// Stacks that came since the last [`Names::finish`].
+    new_stacks: Vec<StackId>,
     text: FxHashMap<NameId, Box<str>>,
     stacks: FxHashMap<StackId, Stack>,
     irqs: FxHashMap<u16, NameId>,
@@ -393,12 +397,13 @@ pub struct Endpoint {
 }
 
 impl Names {
-    pub(super) fn define(&mut self, define: &Define) {
+    pub fn define(&mut self, define: &Define) {
         match define {
             Define::Name { id, text } => {
                 self.text.insert(*id, text.as_str().into());
             }
             Define::Stack { id, frames } => {
+                self.new_stacks.push(*id);
                 self.stacks.insert(
                     *id,
                     Stack {
@@ -422,9 +427,13 @@ impl Names {
         }
     }
 
+    /// Says what the stacks that have come since the last time tell.
     pub(super) fn finish(&mut self) {
         let text = &self.text;
-        for stack in self.stacks.values_mut() {
+        for id in self.new_stacks.drain(..) {
+            let Some(stack) = self.stacks.get_mut(&id) else {
+                continue;
+            };
             stack.traits = Traits::of_stack(
                 stack
                     .frames
@@ -435,6 +444,27 @@ impl Names {
         }
         self.frames
             .finish(|id| text.get(&id).map_or("", AsRef::as_ref));
+    }
+
+    /// Of the texts only these, and those of interrupts; no stacks.
+    pub fn only(self, names: &HashSet<NameId>) -> Names {
+        let irqs: HashSet<NameId> = self.irqs.values().copied().collect();
+        let mut text = self.text;
+        text.retain(|id, _| names.contains(id) || irqs.contains(id));
+        Names {
+            text,
+            irqs: self.irqs,
+            ..Names::default()
+        }
+    }
+
+    /// How many texts there are.
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
     }
 
     /// The text, empty when it was never defined.

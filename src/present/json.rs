@@ -17,6 +17,8 @@ use crate::analyse::report::{
     ThreadRef, Waker,
 };
 use crate::event::{CorrelationId, Pid, StreamId, Tid};
+use crate::facts::GpuFacts;
+use crate::present::facts::FactsDoc;
 use crate::present::names;
 use crate::store::meta::{GpuSource, Meta, Summary};
 use crate::units::Nanos;
@@ -32,7 +34,35 @@ pub fn write_report(
     summary: Option<&Summary>,
 ) -> io::Result<()> {
     let names = Demangled::of(report);
+    let document = document(report, meta, summary, &names);
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+/// The same in one line, with what the driver says of the GPUs now.
+pub fn write_report_line(
+    out: &mut impl Write,
+    report: &Report,
+    meta: &Meta,
+    summary: Option<&Summary>,
+    facts: &[GpuFacts],
+) -> io::Result<()> {
+    let names = Demangled::of(report);
     let document = ReportDoc {
+        nvml: Some(facts.iter().map(FactsDoc::new).collect()),
+        ..document(report, meta, summary, &names)
+    };
+    serde_json::to_writer(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+fn document<'a>(
+    report: &'a Report,
+    meta: &'a Meta,
+    summary: Option<&Summary>,
+    names: &'a Demangled<'a>,
+) -> ReportDoc<'a> {
+    ReportDoc {
         schema: REPORT_SCHEMA,
         recording: RecordingDoc {
             start_ns: meta.start_mono_ns,
@@ -48,18 +78,17 @@ pub fn write_report(
         gpus: report
             .gpus
             .iter()
-            .map(|gpu| GpuDoc::new(gpu, &names))
+            .map(|gpu| GpuDoc::new(gpu, names))
             .collect(),
         threads: report.threads.iter().map(ThreadDoc::new).collect(),
         kernels: report
             .kernels
             .iter()
-            .map(|kernel| KernelDoc::new(kernel, &names))
+            .map(|kernel| KernelDoc::new(kernel, names))
             .collect(),
         calls: report.calls.iter().map(CallDoc::new).collect(),
-    };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    out.write_all(b"\n")
+        nvml: None,
+    }
 }
 
 /// What a default would stand for "could not be read".
@@ -102,6 +131,9 @@ struct ReportDoc<'a> {
     threads: Vec<ThreadDoc<'a>>,
     kernels: Vec<KernelDoc<'a>>,
     calls: Vec<CallDoc<'a>>,
+    /// Of a moment: recordings have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvml: Option<Vec<FactsDoc<'a>>>,
 }
 
 #[derive(Serialize)]

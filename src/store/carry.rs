@@ -25,7 +25,7 @@ struct Thread {
 
 /// What was so when the part begins.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Before {
+pub(crate) struct Before {
     threads: FxHashMap<Tid, Thread>,
     /// How many of `threads` each process has.
     alive: HashMap<Pid, usize>,
@@ -39,7 +39,7 @@ pub(super) struct Before {
 
 impl Before {
     /// Takes note of an event of a recording that begins anew at `from`.
-    pub(super) fn event(&mut self, event: &Event, from: Nanos) {
+    pub(crate) fn event(&mut self, event: &Event, from: Nanos) {
         let is_before = event.ts().is_some_and(|ts| ts < from);
         match event {
             Event::Process(e) => {
@@ -186,8 +186,8 @@ impl Before {
     }
 
     /// What a recording that begins at `from` has to begin with.
-    pub(super) fn events(self, from: Nanos) -> Vec<Event> {
-        let mut threads: Vec<Thread> = self.threads.into_values().collect();
+    pub(crate) fn events(&self, from: Nanos) -> Vec<Event> {
+        let mut threads: Vec<Thread> = self.threads.values().cloned().collect();
         threads.sort_unstable_by_key(|thread| thread.task.tid);
         let tasks = threads.into_iter().map(|thread| {
             Event::Task(Task {
@@ -198,10 +198,10 @@ impl Before {
                 ..thread.task
             })
         });
-        let processes = self.processes.into_values();
-        let devices = self.devices.into_values();
-        let shims = self.shims.into_values();
-        let probes = self.probes.into_values();
+        let processes = self.processes.values().cloned();
+        let devices = self.devices.values().cloned();
+        let shims = self.shims.values().cloned();
+        let probes = self.probes.values().cloned();
         self.clock
             .map(|e| {
                 Event::Clock(ClockPair {
@@ -227,15 +227,15 @@ fn moved(pair: ClockPair, mono: Nanos) -> Nanos {
 
 /// Names, stacks and frames that the part mentions.
 #[derive(Debug, Default)]
-pub(super) struct Used {
-    pub(super) names: HashSet<NameId>,
+pub(crate) struct Used {
+    pub(crate) names: HashSet<NameId>,
     pub(super) stacks: HashSet<StackId>,
     pub(super) call_stacks: HashSet<CallStackId>,
     pub(super) frames: HashSet<FrameId>,
 }
 
 impl Used {
-    pub(super) fn event(&mut self, event: &Event) {
+    pub(crate) fn event(&mut self, event: &Event) {
         match event {
             Event::Task(e) => self.names.extend([e.comm]),
             Event::Wait(e) => {

@@ -56,6 +56,7 @@ mod writer;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use carry::{Before, Used};
 pub use coverage::{Coverage, Damage, End};
 pub use error::StoreError;
 pub use flight::{Fill, Held, Memory};

@@ -122,7 +122,7 @@ struct Due {
 }
 
 /// Keeps the newest events.
-pub(super) struct Keeper {
+pub(in crate::commands) struct Keeper {
     options: KeepOptions,
     output: PathBuf,
     meta: Meta,
@@ -148,6 +148,8 @@ pub(super) struct Keeper {
     pub(super) stopping: Option<Caller>,
     messages: VecDeque<String>,
     quiet: bool,
+    /// How often all ids were forgotten.
+    pub(in crate::commands) forgotten: u32,
     /// CPU time that was taken before there was anything to record.
     cpu_before: Nanos,
     /// All events until then were pushed.
@@ -155,6 +157,15 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
+    /// That nobody controls from outside.
+    pub(in crate::commands) fn alone(
+        recorder: &Recorder<'_>,
+        options: &KeepOptions,
+    ) -> Result<Keeper> {
+        let output = recorder.options.output.clone();
+        Keeper::new(recorder, options, output, None)
+    }
+
     pub(super) fn new(
         recorder: &Recorder<'_>,
         options: &KeepOptions,
@@ -208,12 +219,18 @@ impl Keeper {
             stopping: None,
             messages: VecDeque::new(),
             quiet,
+            forgotten: 0,
             cpu_before: cpu_time(),
             until: start,
         })
     }
 
-    pub(super) fn events(&self) -> u64 {
+    /// The last thing that there was to say.
+    pub(in crate::commands) fn last_message(&self) -> Option<&str> {
+        self.messages.back().map(String::as_str)
+    }
+
+    pub(in crate::commands) fn events(&self) -> u64 {
         self.memory.stats().events
     }
 
@@ -627,6 +644,7 @@ impl Sink for Keeper {
             if self.memory.is_littered() {
                 let names = recorder.session.forget_ids();
                 self.memory.tidy(names).context("cannot compress")?;
+                self.forgotten += 1;
             }
         }
         let context = || Context::of(recorder);

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
-mod keep;
+pub(super) mod keep;
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -185,7 +185,9 @@ fn conclude(
         let what = match watch.target {
             Target::Cgroups { .. } => "no process was in the cgroup, and none came",
             _ if targets > 0 => "no thread did anything where it was asked for",
-            Target::Command | Target::Pids(_) | Target::All => "no thread of the target was seen",
+            Target::Command | Target::Pids(_) | Target::All | Target::Cuda => {
+                "no thread of the target was seen"
+            }
         };
         let what = what.to_string();
         return Err(Error::NothingCaptured { what }.into());

@@ -269,6 +269,7 @@ fn aligned(
         Align::Left if is_sentence(text) => canvas.text(x, y, width, text, style),
         Align::Left => canvas.name(x, y, width, text, style),
         Align::Right => canvas.right(x, y, width, text, style),
+        Align::Prose => canvas.text(x, y, width, text, style),
     };
 }
 
@@ -322,13 +323,15 @@ pub fn widths(list: &List, rows: &[usize], width: u16) -> Vec<u16> {
             widest.unwrap_or(0).max(name)
         })
         .collect();
+    // Of a narrow screen it leaves some for the column that tells most.
+    let grows_from = GROWS_FROM.min((width / 3).max(8));
     let wanted: Vec<u16> = list
         .columns
         .iter()
         .zip(&content)
         .map(|(column, &content)| {
             if column.grows {
-                content.min(GROWS_FROM)
+                content.min(grows_from)
             } else {
                 content.min(WIDEST)
             }

@@ -398,6 +398,7 @@ pub(in crate::present::top) fn machine() -> Model {
     model.window.report = Report::default();
     model.window.cuda = Vec::new();
     model.window.calls.measure = Measure::Waits;
+    model.window.calls.gpu = false;
     model.targets = Vec::new();
     model.facts = Vec::new();
     model

@@ -1,0 +1,510 @@
+//! Events as they come, until their slice can be analysed.
+//!
+//! Records of a device come up to a second late, a wait is told when it ends, and a launch may be long before its
+//! operation. So events are kept by the time when they ended, in steps, and a slice waits until what belongs to it has arrived. What is
+//! older than what slices may still need is carried on as a state: who each thread is and what it does, what
+//! the devices did last. Memory depends on the rate of events, not on how long it has been going on.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::{slice, Slice, SliceOptions};
+use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
+use crate::fxhash::FxHashMap;
+use crate::model::api::{self, Class};
+use crate::model::names::Names;
+use crate::model::Timeline;
+use crate::store::meta::{Meta, Summary, TargetMode};
+use crate::store::{Before, Used};
+use crate::units::Nanos;
+
+/// A slice.
+pub const SLICE: Nanos = Nanos::from_millis(500);
+
+/// Events are kept by steps of this length.
+const STEP: Nanos = Nanos::from_millis(100);
+
+/// What happened so long before a slice and after it is looked at with it: chains of wakeups, and what was launched ahead.
+const AROUND: Nanos = Nanos::from_millis(200);
+
+/// What happened has been heard of by so much later: the shim flushes every 250 ms, gdiag reads every 100 ms,
+/// and CUPTI takes its time.
+pub const ARRIVAL: Nanos = Nanos::from_millis(600);
+
+/// A slice waits no longer than this for operations that were launched.
+const PATIENCE: Nanos = Nanos::from_millis(2_500);
+
+/// A gap is looked at as a whole when it ends, unless it began longer ago.
+const LONGEST_LOOK_BACK: Nanos = Nanos::from_secs(10);
+
+/// For a gap that began long ago no more events than this are kept.
+const MOST_KEPT: usize = 400_000;
+
+/// A launch that has no operation by then never will.
+const NEVER: Nanos = Nanos::from_secs(60);
+
+/// Awaited launches at most: of more, those that come are not awaited.
+const MOST_AWAITED: usize = 1 << 17;
+
+/// Slices that are waiting at most, before the oldest are left out.
+const MOST_LATE: u64 = 4;
+
+/// An event, and from when on it matters: an operation does from its launch on, without which it cannot be told
+/// whether that came back.
+type Kept = (Nanos, Event);
+
+/// Events of one step, by when they ended.
+type Step = Vec<Kept>;
+
+/// An idle time that had not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OpenGap {
+    gpu: String,
+    start: Nanos,
+}
+
+#[derive(Debug)]
+pub struct Feed {
+    meta: Meta,
+    options: SliceOptions,
+    names: Names,
+    /// Since ids were forgotten; what was defined before goes when nothing mentions it.
+    fresh: Option<Fresh>,
+    before: Before,
+    /// When `before` holds, and the first of `steps` begins.
+    start: Nanos,
+    steps: VecDeque<Step>,
+    kept: usize,
+    /// The next slice begins here.
+    next: Nanos,
+    awaited: FxHashMap<(Pid, CorrelationId), ApiCall>,
+    devices: Devices,
+    open: Vec<OpenGap>,
+    /// Events and losses that came since the last slice.
+    events: u64,
+    lost: u64,
+    /// Slices that were left out to catch up.
+    skipped: u64,
+}
+
+/// Definitions since ids were forgotten.
+#[derive(Debug)]
+struct Fresh {
+    defines: Vec<Define>,
+    /// Events from before are gone when the steps begin after this.
+    since: Nanos,
+}
+
+/// What devices did last, of what is not kept any more.
+#[derive(Debug, Default)]
+struct Devices {
+    last_op: BTreeMap<(Pid, DeviceId), GpuOp>,
+    /// The last launch of each thread.
+    last_launch: HashMap<(Pid, Tid), ApiCall>,
+    /// When the last operation of each process ended, of all that was heard of.
+    last_end: FxHashMap<Pid, Nanos>,
+}
+
+impl Devices {
+    /// An event that is not kept any more.
+    fn goes(&mut self, event: &Event) {
+        match event {
+            Event::GpuOp(e) => {
+                let last = self.last_op.entry((e.pid, e.device)).or_insert(*e);
+                if e.end >= last.end {
+                    *last = *e;
+                }
+            }
+            Event::ApiCall(e) if api::starts_kernels(api::class(e.api)) => {
+                let last = self.last_launch.entry((e.pid, e.tid)).or_insert(*e);
+                if e.start >= last.start {
+                    *last = *e;
+                }
+            }
+            Event::Exit(e) => {
+                self.last_launch.remove(&(e.pid, e.tid));
+                if e.tid.0 == e.pid.0 {
+                    self.last_op.retain(|(pid, _), _| *pid != e.pid);
+                    self.last_end.remove(&e.pid);
+                }
+            }
+            Event::Define(_)
+            | Event::Task(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::CpuWait(_)
+            | Event::Stall(_)
+            | Event::SysCall(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Device(_)
+            | Event::Shim(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_)
+            | Event::Loss(_) => {}
+        }
+    }
+
+    fn events(&self) -> impl Iterator<Item = Event> + '_ {
+        let ops = self.last_op.values().map(|e| Event::GpuOp(*e));
+        ops.chain(self.last_launch.values().map(|e| Event::ApiCall(*e)))
+    }
+}
+
+/// When it was over.
+fn end(event: &Event) -> Option<Nanos> {
+    match event {
+        Event::Interrupt(e) => Some(e.start + e.dur),
+        Event::Wait(e) => Some(e.end),
+        Event::CpuWait(e) => Some(e.end),
+        Event::Stall(e) => Some(e.start + e.dur),
+        Event::SysCall(e) => Some(e.end),
+        Event::GpuOp(e) => Some(e.end),
+        Event::Migration(e) => Some(e.end),
+        Event::ApiCall(e) => Some(e.end),
+        Event::Sync(e) => Some(e.end),
+        Event::Overhead(e) => Some(e.end),
+        Event::Loss(e) => Some(e.to),
+        Event::Define(_)
+        | Event::Task(_)
+        | Event::Exit(_)
+        | Event::Switch(_)
+        | Event::Waking(_)
+        | Event::Signal(_)
+        | Event::Sample(_)
+        | Event::GpuInvalid(_)
+        | Event::Device(_)
+        | Event::Shim(_)
+        | Event::Probes(_)
+        | Event::Process(_)
+        | Event::Clock(_) => event.ts(),
+    }
+}
+
+impl Feed {
+    /// `start` is when the first slice begins.
+    pub fn new(meta: &Meta, start: Nanos, options: SliceOptions) -> Feed {
+        Feed {
+            meta: Meta {
+                // A device is looked at all the time, not from its first operation to its last.
+                mode: TargetMode::All,
+                ..meta.clone()
+            },
+            options,
+            names: Names::default(),
+            fresh: None,
+            before: Before::default(),
+            start,
+            steps: VecDeque::new(),
+            kept: 0,
+            next: start,
+            awaited: FxHashMap::default(),
+            devices: Devices::default(),
+            open: Vec::new(),
+            events: 0,
+            lost: 0,
+            skipped: 0,
+        }
+    }
+
+    /// Slices that were not analysed because there was too much to do.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Where the next slice begins: up to there all is known.
+    pub fn until(&self) -> Nanos {
+        self.next
+    }
+
+    /// Ids that were given so far are not used any more by events that come.
+    pub fn forget_ids(&mut self) {
+        let since = self.steps_end();
+        self.fresh = Some(Fresh {
+            defines: Vec::new(),
+            since,
+        });
+    }
+
+    fn steps_end(&self) -> Nanos {
+        Nanos(self.start.0 + STEP.0 * self.steps.len() as u64)
+    }
+
+    pub fn push(&mut self, event: Event) {
+        if let Event::Define(define) = event {
+            self.names.define(&define);
+            if let Some(fresh) = &mut self.fresh {
+                fresh.defines.push(define);
+            }
+            return;
+        }
+        self.events += 1;
+        let mut since = event.ts().unwrap_or(self.start);
+        match &event {
+            Event::GpuOp(e) => {
+                let last = self.devices.last_end.entry(e.pid).or_default();
+                *last = e.end.max(*last);
+                if let Some(call) = self.awaited.remove(&(e.pid, e.correlation)) {
+                    since = call.start.min(e.start);
+                    // They are kept as long as each other. That there are two of it does no harm.
+                    if self.step_of(call.end) < self.step_of(e.end) {
+                        self.keep(e.end, (call.start, Event::ApiCall(call)));
+                    }
+                }
+            }
+            Event::ApiCall(e) if e.correlation != ApiCall::PROBED && e.result == 0 => {
+                let awaits = match api::class(e.api) {
+                    Class::Launch
+                    | Class::GraphLaunch
+                    | Class::Memcpy
+                    | Class::MemcpyAsync
+                    | Class::Memset => true,
+                    Class::Sync
+                    | Class::StreamWait
+                    | Class::Memory
+                    | Class::Module
+                    | Class::HostFunc
+                    | Class::Context
+                    | Class::Other => false,
+                };
+                if awaits && self.awaited.len() < MOST_AWAITED {
+                    self.awaited.insert((e.pid, e.correlation), *e);
+                }
+            }
+            Event::Loss(e) => self.lost = self.lost.saturating_add(e.count),
+            Event::Exit(e) if e.tid.0 == e.pid.0 => {
+                self.awaited.retain(|(pid, _), _| *pid != e.pid);
+            }
+            Event::Define(_)
+            | Event::Task(_)
+            | Event::Exit(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::CpuWait(_)
+            | Event::Stall(_)
+            | Event::SysCall(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Device(_)
+            | Event::Shim(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => {}
+        }
+        let at = end(&event).unwrap_or(self.start);
+        self.keep(at, (since, event));
+    }
+
+    /// The number of the step in which something ended. Times come from outside, too: one from far in the future makes
+    /// no steps until then.
+    fn step_of(&self, end: Nanos) -> usize {
+        const MOST_STEPS: u64 = 3_000;
+        let index = end.saturating_sub(self.start).0 / STEP.0;
+        usize::try_from(index.min(MOST_STEPS)).unwrap_or(0)
+    }
+
+    fn keep(&mut self, end: Nanos, event: Kept) {
+        let index = self.step_of(end);
+        if self.steps.len() <= index {
+            self.steps.resize_with(index + 1, Step::default);
+        }
+        self.steps[index].push(event);
+        self.kept += 1;
+    }
+
+    /// The slices that are complete at `now`, when all that had arrived by then was pushed. One that was there before
+    /// takes the place of that: more is known about it.
+    pub fn take(&mut self, now: Nanos) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        loop {
+            let to = self.next + SLICE;
+            if now < to + ARRIVAL || (self.is_awaited(to) && now < to + PATIENCE) {
+                break;
+            }
+            let late = now.saturating_sub(to + PATIENCE).0 / SLICE.0;
+            if late >= MOST_LATE {
+                // Nothing of it is lost for what comes after it.
+                self.skipped += 1;
+                self.open.clear();
+                (self.events, self.lost) = (0, 0);
+            } else {
+                self.analyse(to, &mut slices);
+            }
+            self.next = to;
+            self.age(now);
+        }
+        slices
+    }
+
+    /// What has not been analysed of the time until `end`, when nothing comes any more. The last slice may be shorter.
+    pub fn finish(&mut self, end: Nanos) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        while self.next < end {
+            let to = (self.next + SLICE).min(end);
+            self.analyse(to, &mut slices);
+            self.next = to;
+            self.age(end);
+        }
+        slices
+    }
+
+    /// The text of a name that events used a moment ago.
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id)
+    }
+
+    /// What was until `to` is not to be analysed.
+    pub fn pass(&mut self, to: Nanos) {
+        if to > self.next {
+            self.next = to;
+            self.open.clear();
+            (self.events, self.lost) = (0, 0);
+            self.age(to);
+        }
+    }
+
+    /// By how much slices are later than they have to be; a little is nothing.
+    pub fn behind(&self, now: Nanos) -> Option<Nanos> {
+        let due = self.next + SLICE + ARRIVAL;
+        let late = now.saturating_sub(due);
+        (late >= PATIENCE).then_some(late)
+    }
+
+    /// Operations that may have run before `to` have not been heard of.
+    fn is_awaited(&self, to: Nanos) -> bool {
+        let heard = |pid: Pid| {
+            self.devices
+                .last_end
+                .get(&pid)
+                .is_some_and(|&end| end >= to)
+        };
+        (self.awaited.iter()).any(|(&(pid, _), call)| call.start < to && !heard(pid))
+    }
+
+    fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
+        let from = self.next;
+        let timeline = self.timeline(to);
+        let options = SliceOptions {
+            events: std::mem::take(&mut self.events),
+            ..self.options
+        };
+        let mut newest = slice(&timeline, from, to, &options);
+        newest.lost = std::mem::take(&mut self.lost);
+        let open: Vec<OpenGap> = (newest.report.gpus.iter())
+            .flat_map(|gpu| {
+                let last = gpu.gaps.iter().find(|gap| gap.next.is_none());
+                last.map(|gap| OpenGap {
+                    gpu: gpu.uuid.clone(),
+                    start: gap.start,
+                })
+            })
+            .collect();
+        let closed = self.open.iter().filter(|gap| !open.contains(gap));
+        if let Some(since) = closed.map(|gap| gap.start).min() {
+            // What was said of it while it lasted was all that was known then.
+            let mut again = from;
+            while again > since.max(self.start) && again >= SLICE {
+                again = again.saturating_sub(SLICE);
+            }
+            while again < from {
+                slices.push(slice(&timeline, again, again + SLICE, &self.options));
+                again = again + SLICE;
+            }
+        }
+        slices.push(newest);
+        self.open = open;
+        self.names = timeline.into_names();
+    }
+
+    /// All that is known of the time until `to`, and a little after it.
+    fn timeline(&mut self, to: Nanos) -> Timeline {
+        let until = to + AROUND;
+        let meta = Meta {
+            start_mono_ns: self.start.0,
+            ..self.meta.clone()
+        };
+        let mut timeline = Timeline::with_names(&meta, std::mem::take(&mut self.names));
+        for event in self.before.events(self.start) {
+            timeline.push(&event);
+        }
+        for event in self.devices.events() {
+            timeline.push(&event);
+        }
+        for (since, event) in self.steps.iter().flatten() {
+            if *since < until {
+                timeline.push(event);
+            }
+        }
+        timeline.finish(Some(&Summary {
+            end_mono_ns: until.0,
+            ..Summary::default()
+        }));
+        timeline
+    }
+
+    /// Lets go of what no slice needs any more.
+    fn age(&mut self, now: Nanos) {
+        let needed = self.next.saturating_sub(AROUND);
+        let gaps = self.open.iter().map(|gap| gap.start.saturating_sub(AROUND));
+        let since = gaps.fold(needed, Nanos::min);
+        let since = since.max(self.next.saturating_sub(LONGEST_LOOK_BACK));
+        while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
+            let gone = self.steps.pop_front().unwrap_or_default();
+            self.start = self.start + STEP;
+            self.kept -= gone.len();
+            for (_, event) in &gone {
+                self.before.event(event, self.start);
+                self.devices.goes(event);
+            }
+        }
+        self.awaited.retain(|_, call| call.end + NEVER >= now);
+        self.tidy();
+    }
+
+    /// After ids were forgotten, and all events that used them are gone.
+    fn tidy(&mut self) {
+        let start = self.start;
+        let Some(fresh) = self.fresh.take_if(|fresh| fresh.since <= start) else {
+            return;
+        };
+        let mut used = Used::default();
+        for event in self.before.events(start).iter().chain(&self.kept_devices()) {
+            used.event(event);
+        }
+        for (_, event) in self.steps.iter().flatten() {
+            used.event(event);
+        }
+        let old = std::mem::take(&mut self.names);
+        let mut names = old.only(&used.names);
+        for define in &fresh.defines {
+            names.define(define);
+        }
+        self.names = names;
+    }
+
+    fn kept_devices(&self) -> Vec<Event> {
+        self.devices.events().collect()
+    }
+}
+
+/// For tests of what is kept.
+#[cfg(test)]
+impl Feed {
+    fn name_count(&self) -> usize {
+        self.names.len()
+    }
+}

@@ -1,0 +1,326 @@
+//! Watching: the recorder's events go to memory, for snapshots, and to the analyst.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::sync::Arc;
+
+use anyhow::Result;
+use nix::sys::resource::{getrusage, UsageWho};
+use nix::sys::time::TimeValLike as _;
+
+use super::analyst::Batch;
+use super::shared::{Shared, HISTORY};
+use crate::analyse::live::SLICE;
+use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
+use crate::collect::cuda_processes::CudaProcesses;
+use crate::collect::nvml::{self, Nvml};
+use crate::collect::{clock, process};
+use crate::commands::flight::keep::Keeper;
+use crate::commands::recorder::{Recorder, Sink, Turn};
+use crate::commands::subject::End;
+use crate::event::{Event, Pid};
+use crate::present::top::model;
+use crate::present::top::Ask;
+use crate::units::{Bytes, Count, Nanos};
+
+/// For snapshots. What is older is not held.
+const MEMORY: Bytes = Bytes(64 << 20);
+
+/// How often it is told how it goes.
+const TOLD: Nanos = Nanos::from_secs(1);
+
+/// More events than this do not wait for the analyst: those of the scheduler are left out then.
+const MOST_QUEUED: usize = 2_000_000;
+
+/// Targets that are listed, at most.
+const MOST_TARGETS: usize = 200;
+
+/// Waits at least this long keep their kernel stack.
+const WAIT_THRESHOLD: Nanos = Nanos::from_micros(100);
+
+/// As `record` has it.
+pub(super) fn record_options(
+    options: &TopOptions,
+    target: &Target,
+    command: &[std::ffi::OsString],
+    quiet: bool,
+) -> RecordOptions {
+    RecordOptions {
+        target: target.clone(),
+        command: command.to_vec(),
+        output: options.output.clone(),
+        duration: options.duration,
+        wait_threshold: WAIT_THRESHOLD,
+        stacks: options.stacks,
+        unified_memory: false,
+        inject: options.inject,
+        syscalls: false,
+        keep: None,
+        strict: options.strict,
+        quiet,
+        verbose: options.verbose,
+    }
+}
+
+/// Where events go.
+pub(super) struct Collector {
+    keeper: Keeper,
+    to: Sender<Batch>,
+    batch: Vec<Event>,
+    shared: Arc<Shared>,
+    /// Events that nobody had time for.
+    left_out: u64,
+    told: Option<Told>,
+    forgotten: u32,
+    /// Where targets are found, who they are.
+    finder: Option<CudaProcesses>,
+    counts_calls: bool,
+    next_calls: Nanos,
+    nvml: Nvml,
+    /// What could not be done, in the last try.
+    failure: Option<String>,
+}
+
+/// What was so when it was last told how it goes.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at: Nanos,
+    events: u64,
+    cpu: Nanos,
+}
+
+impl Collector {
+    pub(super) fn new(
+        recorder: &Recorder<'_>,
+        to: Sender<Batch>,
+        shared: &Arc<Shared>,
+        asks_nvml: bool,
+    ) -> Result<Collector> {
+        let keep = KeepOptions {
+            window: HISTORY,
+            memory: MEMORY,
+            after: Nanos::ZERO,
+            snapshots: 0,
+            triggers: Vec::new(),
+        };
+        Ok(Collector {
+            keeper: Keeper::alone(recorder, &keep)?,
+            to,
+            batch: Vec::new(),
+            shared: Arc::clone(shared),
+            left_out: 0,
+            told: None,
+            forgotten: 0,
+            finder: match recorder.options.target {
+                Target::Cuda => Some(CudaProcesses::start()?),
+                Target::Command | Target::Pids(_) | Target::Cgroups { .. } | Target::All => None,
+            },
+            counts_calls: false,
+            next_calls: Nanos::ZERO,
+            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
+            failure: None,
+        })
+    }
+
+    /// Those that use CUDA and did not a moment ago become targets.
+    fn find(&mut self, recorder: &mut Recorder<'_>) {
+        let Some(finder) = &mut self.finder else {
+            return;
+        };
+        let found = finder.look().and_then(|changes| {
+            let came: Vec<u32> = changes.came.iter().map(|process| process.pid).collect();
+            recorder.session.add_targets(&came)
+        });
+        // A process that has ended by now is none.
+        self.failure = found
+            .err()
+            .map(|e| format!("cannot find who uses CUDA: {e:#}"));
+    }
+
+    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        if !self.counts_calls || now < self.next_calls {
+            return;
+        }
+        self.next_calls = now + SLICE;
+        if let Some(sums) = recorder.session.call_sums() {
+            let _ = self.to.send(Batch::Calls(sums));
+        }
+    }
+
+    /// What asking NVML has cost, or why there was nothing to ask.
+    pub(super) fn nvml_text(&self) -> String {
+        match self.nvml.why_none(clock::monotonic()) {
+            Some(why) => format!("no NVML: {why}"),
+            None => format!("NVML: {}", self.nvml.cost()),
+        }
+    }
+
+    /// Without an analyst there is nothing to hand over to, and the end is near.
+    fn hand_over(&mut self, until: Nanos) {
+        if !self.batch.is_empty() {
+            let events = std::mem::take(&mut self.batch);
+            self.shared.queued.fetch_add(events.len(), Ordering::AcqRel);
+            let _ = self.to.send(Batch::Events(events));
+        }
+        let _ = self.to.send(Batch::Until(until));
+    }
+
+    fn tell(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        if self.told.is_some_and(|told| now < told.at + TOLD) {
+            return;
+        }
+        self.find(recorder);
+        let cpu = cpu_time();
+        let events = self.keeper.events();
+        let before = self.told.replace(Told {
+            at: now,
+            events,
+            cpu,
+        });
+        let took = before.map_or(Nanos::ZERO, |before| now.saturating_sub(before.at));
+        let per_second = |count: u64| {
+            #[allow(clippy::cast_precision_loss)]
+            let rate = count as f64 * 1e9 / took.0.max(1) as f64;
+            if took == Nanos::ZERO {
+                0.0
+            } else {
+                rate
+            }
+        };
+        let event_rate = per_second(before.map_or(0, |b| events.saturating_sub(b.events)));
+        let own_cpu = per_second(before.map_or(0, |b| cpu.saturating_sub(b.cpu).0)) / 1e9;
+        let mut warnings = recorder.warnings();
+        warnings.extend(recorder.probed_text(&warnings));
+        warnings.extend(self.failure.clone());
+        if self.left_out > 0 {
+            let text = format!(
+                "{} events were left out: gdiag could not keep up",
+                Count(self.left_out)
+            );
+            warnings.insert(0, text);
+        }
+        let counts_calls = self.counts_calls;
+        let targets = self.targets(recorder, now);
+        let lost = recorder.session.seen.lost;
+        let simulated = recorder.session.seen.simulated;
+        let message = self.keeper.last_message().map(str::to_string);
+        let own_memory = own_memory();
+        let facts = self.nvml.facts();
+        self.shared.update(|state| {
+            state.targets = targets;
+            state.facts = facts;
+            state.simulated = simulated;
+            let status = &mut state.status;
+            status.event_rate = event_rate;
+            status.own_cpu = own_cpu;
+            status.own_memory = own_memory;
+            status.lost = lost;
+            status.warnings = warnings;
+            status.message = message;
+            status.counts_calls = counts_calls;
+        });
+    }
+
+    /// Those that were there before stay for a while after their end.
+    fn targets(&self, recorder: &Recorder<'_>, now: Nanos) -> Vec<model::Target> {
+        let mut targets = self.shared.look().targets;
+        let cuda: Vec<u32> = match &self.finder {
+            Some(finder) => finder.all().map(|process| process.pid).collect(),
+            None => Vec::new(),
+        };
+        let members = match recorder.options.target {
+            Target::Cuda => cuda.clone(),
+            // Of the whole machine only those that matter are listed.
+            Target::All => Vec::new(),
+            Target::Command | Target::Pids(_) | Target::Cgroups { .. } => {
+                recorder.subject.members()
+            }
+        };
+        for target in &mut targets {
+            if !members.contains(&target.pid.0) {
+                target.ended.get_or_insert(now);
+            }
+        }
+        targets.retain(|t| t.ended.is_none_or(|ended| now < ended + HISTORY));
+        for &pid in &members {
+            let is_there = |t: &model::Target| t.pid.0 == pid && t.ended.is_none();
+            if targets.len() >= MOST_TARGETS || targets.iter().any(is_there) {
+                continue;
+            }
+            targets.push(model::Target {
+                pid: Pid(pid),
+                comm: process::comm(pid).unwrap_or_default(),
+                cuda: cuda.contains(&pid),
+                since: now,
+                ended: None,
+                note: None,
+            });
+        }
+        targets
+    }
+
+    /// Whether a snapshot is asked for.
+    fn asked(&mut self, recorder: &mut Recorder<'_>) -> bool {
+        let mut snapshot = false;
+        for ask in self.shared.asked() {
+            match ask {
+                Ask::Snapshot => snapshot = true,
+                Ask::CountCalls(on) => {
+                    let done = recorder.session.count_calls(on);
+                    self.counts_calls = on && done.is_ok();
+                    self.failure = done
+                        .err()
+                        .map(|e| format!("cannot count system calls: {e:#}"));
+                }
+                // Of recordings, and of the screen.
+                Ask::Quit | Ask::Faster | Ask::Slower | Ask::Redraw | Ask::Suspend => {}
+            }
+        }
+        snapshot
+    }
+}
+
+impl Sink for Collector {
+    fn push(&mut self, event: &Event) {
+        self.keeper.push(event);
+        let is_full =
+            || self.shared.queued.load(Ordering::Acquire) + self.batch.len() > MOST_QUEUED;
+        let is_scheduling = matches!(
+            event,
+            Event::Switch(_) | Event::Waking(_) | Event::Interrupt(_)
+        );
+        if is_scheduling && is_full() {
+            self.left_out += 1;
+        } else {
+            self.batch.push(event.clone());
+        }
+    }
+
+    fn turn(&mut self, recorder: &mut Recorder<'_>, mut turn: Turn) -> Result<Option<End>> {
+        turn.woken.snapshot |= self.asked(recorder);
+        if turn.stepped {
+            self.count(recorder, turn.now);
+            self.hand_over(turn.now);
+        }
+        let end = self.keeper.turn(recorder, turn)?;
+        if self.keeper.forgotten != self.forgotten {
+            self.forgotten = self.keeper.forgotten;
+            let _ = self.to.send(Batch::Forget);
+        }
+        self.tell(recorder, turn.now);
+        Ok(end.or(self.shared.is_left().then_some(End::Asked)))
+    }
+}
+
+/// What this process has taken so far.
+pub(super) fn cpu_time() -> Nanos {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Nanos::ZERO, |usage| {
+        let time = usage.user_time() + usage.system_time();
+        Nanos::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0))
+    })
+}
+
+pub(super) fn own_memory() -> Bytes {
+    let statm = procfs::process::Process::myself().and_then(|own| own.statm());
+    Bytes(statm.map_or(0, |statm| statm.resident * procfs::page_size()))
+}

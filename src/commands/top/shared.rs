@@ -1,0 +1,164 @@
+//! What the threads of `top` have in common: the last slices, and how it goes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::wake::Waker;
+use crate::analyse::live::Slice;
+use crate::facts::GpuFacts;
+use crate::present::top::model::{Source, Status, Target};
+use crate::present::top::Ask;
+use crate::store::meta::Meta;
+use crate::units::Nanos;
+
+/// So much can be looked back at.
+pub(super) const HISTORY: Nanos = Nanos::from_secs(300);
+
+/// Requests that have not been looked at; a person does not type faster.
+const MOST_ASKED: usize = 16;
+
+/// Held for moments only: nobody draws, writes or analyses meanwhile.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Of who waits for other things as well.
+    waker: OnceLock<Waker>,
+    /// Nobody looks any more: collecting is to end.
+    leave: AtomicBool,
+    /// Events that were handed over and not looked at yet.
+    pub(super) queued: AtomicUsize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) meta: Meta,
+    pub(super) source: Source,
+    /// Oldest first, one after another.
+    pub(super) slices: VecDeque<Arc<Slice>>,
+    /// Counts up with each change.
+    pub(super) version: u64,
+    pub(super) targets: Vec<Target>,
+    pub(super) status: Status,
+    /// In the order of NVML's numbers.
+    pub(super) facts: Vec<GpuFacts>,
+    /// The device is the simulator of gdiag's tests.
+    pub(super) simulated: bool,
+    /// Nothing comes any more.
+    pub(super) over: bool,
+    asked: Vec<Ask>,
+}
+
+impl Shared {
+    pub(super) fn new(meta: Meta, source: Source) -> Shared {
+        Shared {
+            state: Mutex::new(State {
+                meta,
+                source,
+                slices: VecDeque::new(),
+                version: 0,
+                targets: Vec::new(),
+                status: Status::default(),
+                facts: Vec::new(),
+                simulated: false,
+                over: false,
+                asked: Vec::new(),
+            }),
+            changed: Condvar::new(),
+            waker: OnceLock::new(),
+            leave: AtomicBool::new(false),
+            queued: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked while holding it left it whole: all changes are assignments.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something, and wakes whoever looks.
+    pub(super) fn update(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        state.version += 1;
+        self.changed.notify_all();
+        drop(state);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// From now on changes wake this one too.
+    pub(super) fn wakes(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().over
+    }
+
+    /// All there is; slices are shared, not copied.
+    pub(super) fn look(&self) -> State {
+        self.lock().clone()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    /// Waits until there is something newer than `version`, for so long at most.
+    pub(super) fn wait(&self, version: u64, most: Duration) -> State {
+        let state = self.lock();
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(state, most, |state| state.version == version)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.clone()
+    }
+
+    /// Adds slices, which take the place of those of the same time.
+    pub(super) fn add(&self, slices: Vec<Slice>) {
+        if slices.is_empty() {
+            return;
+        }
+        // Made outside of the lock, and what goes is freed outside of it.
+        let slices: Vec<Arc<Slice>> = slices.into_iter().map(Arc::new).collect();
+        let mut gone = Vec::new();
+        self.update(|state| {
+            for slice in slices {
+                let at = state.slices.partition_point(|s| s.from < slice.from);
+                match state.slices.get_mut(at).filter(|s| s.from == slice.from) {
+                    Some(old) => gone.push(std::mem::replace(old, slice)),
+                    None => state.slices.insert(at, slice),
+                }
+            }
+            let newest = state.slices.back().map_or(Nanos::ZERO, |s| s.to);
+            let oldest = newest.saturating_sub(HISTORY);
+            while state.slices.front().is_some_and(|s| s.to <= oldest) {
+                gone.extend(state.slices.pop_front());
+            }
+        });
+        drop(gone);
+    }
+
+    pub(super) fn ask(&self, ask: Ask) {
+        let mut state = self.lock();
+        if state.asked.len() < MOST_ASKED {
+            state.asked.push(ask);
+        }
+    }
+
+    pub(super) fn asked(&self) -> Vec<Ask> {
+        std::mem::take(&mut self.lock().asked)
+    }
+
+    pub(super) fn leave(&self) {
+        self.leave.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.leave.load(Ordering::Acquire)
+    }
+}
