@@ -98,6 +98,17 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     }
 }
 
+/// Sentences without those that were there before.
+fn each_once<'a>(sentences: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut seen: Vec<&String> = Vec::new();
+    for sentence in sentences {
+        if !seen.contains(&sentence) {
+            seen.push(sentence);
+        }
+    }
+    seen.into_iter().cloned().collect()
+}
+
 /// When the devices of each process were idle, as far as it can be told.
 type IdleOf = FxHashMap<Pid, Intervals>;
 
@@ -217,7 +228,8 @@ fn window_so_far(
     (first, last): (Nanos, Nanos),
 ) -> (Nanos, Nanos) {
     let start = if t.window_is_recording() {
-        collected_from(t, gpu, first)
+        // Of what was before the timeline its last operation is known.
+        collected_from(t, gpu, first).min(first)
     } else {
         first
     };
@@ -320,7 +332,8 @@ fn explain_gpu(
     });
     lists.sort_by_key(|(i, gap)| (std::cmp::Reverse(gap.end.saturating_sub(gap.start)), *i));
     let idle = usage.idle;
-    let (causes, sentences): (Vec<_>, Vec<_>) = (sums.rows(idle, !scope.is_whole()).into_iter())
+    let summand = (!scope.is_whole()).then_some(scope.to);
+    let (causes, sentences): (Vec<_>, Vec<_>) = (sums.rows(idle, summand).into_iter())
         .map(|Row { row, sentences }| (row, sentences))
         .unzip();
     let explained: Nanos = causes

@@ -4,7 +4,7 @@
 use std::collections::hash_map::Entry;
 
 use crate::analyse::cause::Cause;
-use crate::analyse::evidence::{self, Sentence};
+use crate::analyse::evidence::{self, Sentence, When, SENTENCES};
 use crate::analyse::report::{Blame, CauseRow};
 use crate::analyse::what::{cgroup_of, describe, describe_as, thread_ref, Piece, What};
 use crate::event::{CallStackId, Pid, Tid};
@@ -163,9 +163,15 @@ impl<'t> Sums<'t> {
         }
     }
 
-    /// Most time first; equal times in the order of the vocabulary. `summand`: they will be added to others.
-    pub(super) fn rows(self, idle: Nanos, summand: bool) -> Vec<Row> {
+    /// Most time first; equal times in the order of the vocabulary. `summand`: they are of a slice
+    /// with this end.
+    pub(super) fn rows(self, idle: Nanos, summand: Option<Nanos>) -> Vec<Row> {
         let t = self.t;
+        let when = summand.map_or(When::Since(t.start()), When::Ago);
+        let most = match summand {
+            Some(_) => 2 * SENTENCES,
+            None => SENTENCES,
+        };
         let mut rows: Vec<Row> = Cause::ALL
             .iter()
             .copied()
@@ -191,18 +197,18 @@ impl<'t> Sums<'t> {
                         .then_with(|| a.longest.start.cmp(&b.longest.start))
                 });
                 let (sorted, by): (Vec<Share>, Vec<Blame>) = shares.into_iter().unzip();
-                let sentences = evidence::sentences(t, cause, &sorted);
+                let sentences = evidence::sentences(t, cause, &sorted, most);
                 let row = CauseRow {
                     cause,
                     total: sum.total,
                     share: sum.total.share_of(idle),
                     gaps: sum.gaps,
-                    by: if summand {
+                    by: if summand.is_some() {
                         shorten(by, MOST_SUMMANDS, |_| OTHERS.to_string())
                     } else {
                         shorten(by, MOST_ROWS, |rest| format!("{rest} {OTHERS}"))
                     },
-                    evidence: sentences.iter().map(Sentence::text).collect(),
+                    evidence: told(&sentences, when),
                 };
                 Row { row, sentences }
             })
@@ -212,6 +218,12 @@ impl<'t> Sums<'t> {
         });
         rows
     }
+}
+
+/// The first ones, as text.
+pub(super) fn told(sentences: &[Sentence], when: When) -> Vec<String> {
+    let said = sentences.iter().take(SENTENCES);
+    said.map(|s| s.text(when)).collect()
 }
 
 pub(super) fn shorten(
