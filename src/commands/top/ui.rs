@@ -363,6 +363,10 @@ impl Ui<'_> {
             let area = buffer.area;
             draw(model, view, theme, area, buffer);
         });
+        #[cfg(debug_assertions)]
+        if self.painted.is_none() {
+            panic_if_asked();
+        }
         if self.news {
             self.told = Some(now);
         }
@@ -402,6 +406,16 @@ fn model(state: State, window: Window, view: &View) -> Model {
         targets: state.targets,
         status: state.status,
     }
+}
+
+/// Tests see what becomes of the terminal then.
+#[cfg(debug_assertions)]
+fn panic_if_asked() {
+    let Some(thread) = std::env::var_os("GDIAG_TEST_PANIC") else {
+        return;
+    };
+    assert_ne!(thread, "screen", "as the test asked");
+    std::thread::spawn(|| panic!("as the test asked"));
 }
 
 /// The slices of the window: as long as it is asked for, up to where it is held.
@@ -453,3 +467,6 @@ fn background([red, green, blue]: [u8; 3]) -> Background {
         Background::Dark
     }
 }
+
+#[cfg(test)]
+mod tests;
