@@ -30,10 +30,11 @@ setup:
 # The simulated GPU, and the workload that runs on it.
 .PHONY: simgpu
 simgpu: setup
-	$(CARGO) build --release --locked -p gdiag-simgpu-cuda -p gdiag-simgpu-cupti
+	$(CARGO) build --release --locked -p gdiag-simgpu-cuda -p gdiag-simgpu-cupti -p gdiag-simgpu-nvml
 	@mkdir -p $(SIM)
 	install -m 755 $(TARGET)/release/libgdiag_simcuda.so $(SIM)/libcuda.so.1
 	install -m 755 $(TARGET)/release/libgdiag_simcupti.so $(SIM)/libcupti.so.13
+	install -m 755 $(TARGET)/release/libgdiag_simnvml.so $(SIM)/libnvidia-ml.so.1
 	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/gpuload $(wildcard tests/programs/gpuload/*.c) -ldl
 ifeq ($(shell uname -m),x86_64)
 	$(CC) $(CFLAGS) -pthread -Wl,-rpath,'$$ORIGIN' -o $(SIM)/victim $(wildcard tests/programs/victim/*.[cS]) tests/programs/gpuload/gpu.c -ldl

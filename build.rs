@@ -21,7 +21,14 @@ fn build_bpf() {
         other => panic!("gdiag does not know the registers of {other:?}"),
     };
     println!("cargo:rerun-if-changed=bpf");
-    for name in ["sched", "stacks", "driver", "syscalls", "sched_sum"] {
+    for name in [
+        "sched",
+        "stacks",
+        "driver",
+        "syscalls",
+        "sched_sum",
+        "cuda_processes",
+    ] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

@@ -392,6 +392,14 @@ struct gdiag_pycode {
 	unsigned char bytes[2 * GDIAG_PY_TEXT + GDIAG_PY_LINES];
 };
 
+/* What the iterator over processes that use CUDA writes, for each thread that shows it. */
+struct gdiag_cuda_process {
+	unsigned long long start_ns; /* of its first thread: task->start_time */
+	unsigned int pid;	     /* as gdiag sees it */
+	unsigned int pad;
+	char comm[GDIAG_COMM_LEN]; /* of its first thread */
+};
+
 /* Never sent: it makes BTF, and so the generated Rust types, keep the enumerators. */
 struct gdiag_enums {
 	enum gdiag_rec_type rec_type;
@@ -430,6 +438,7 @@ _Static_assert(sizeof(struct gdiag_block) == 8, "block");
 _Static_assert(sizeof(struct gdiag_file) == 48, "file");
 _Static_assert(sizeof(struct gdiag_captures) == 8 * GDIAG_CAPTURES, "captures");
 _Static_assert(sizeof(struct gdiag_sum) == 96 + 8 * GDIAG_HIST_BUCKETS, "sum");
+_Static_assert(sizeof(struct gdiag_cuda_process) == 32, "cuda_process");
 _Static_assert(sizeof(struct gdiag_pycode) == 48 + 2 * GDIAG_PY_TEXT + GDIAG_PY_LINES, "pycode");
 #endif
 

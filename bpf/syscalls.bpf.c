@@ -63,9 +63,11 @@ struct {
 	__type(value, struct gdiag_captures);
 } captures SEC(".maps");
 
+/* gdiag has them in its memory, and looks only at those that changed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * SHARED_SUMS);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct gdiag_sum);
 } sums SEC(".maps");
@@ -652,19 +654,6 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 	c->start_ns = 0;
 	c->before = 0;
 	return 0;
-}
-
-/* How /proc, as gdiag sees it, knows a thread; 0: not at all. */
-static __always_inline u32 proc_id(struct pid *pid)
-{
-	struct task_struct *self = bpf_get_current_task_btf();
-	struct pid *own = BPF_CORE_READ(self, thread_pid);
-	u32 level = BPF_CORE_READ(own, level);
-
-	if (level > BPF_CORE_READ(pid, level) ||
-	    BPF_CORE_READ(pid, numbers[level].ns) != BPF_CORE_READ(own, numbers[level].ns))
-		return 0;
-	return BPF_CORE_READ(pid, numbers[level].nr);
 }
 
 /* Run by gdiag when everything else is attached: who is in a call already. */

@@ -118,4 +118,17 @@ static __always_inline u8 waker_context(const struct on_top *c, u32 waker, u16 *
 	return GDIAG_CTX_TASK;
 }
 
+/* How /proc, as gdiag sees it, knows a thread; 0: not at all. In an iterator, which gdiag itself runs. */
+static __always_inline u32 proc_id(struct pid *pid)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	struct pid *own = BPF_CORE_READ(self, thread_pid);
+	u32 level = BPF_CORE_READ(own, level);
+
+	if (level > BPF_CORE_READ(pid, level) ||
+	    BPF_CORE_READ(pid, numbers[level].ns) != BPF_CORE_READ(own, numbers[level].ns))
+		return 0;
+	return BPF_CORE_READ(pid, numbers[level].nr);
+}
+
 #endif /* GDIAG_TASK_BPF_H */

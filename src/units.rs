@@ -190,9 +190,71 @@ impl fmt::Display for Count {
     }
 }
 
+/// Events a second, with three significant digits: `0.25`, `18.2`, `182`, `1.82 k`. The caller says what of, and `/s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Rate(pub f64);
+
+impl Rate {
+    /// `None` over no time.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn of(count: u64, time: Nanos) -> Option<Rate> {
+        (time > Nanos::ZERO).then(|| Rate(count as f64 * 1e9 / time.0 as f64))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut value = self.0;
+        let mut units = ["", " k", " M", " G"].into_iter();
+        let mut unit = units.next().unwrap_or_default();
+        while value >= 999.5 {
+            let Some(next) = units.next() else { break };
+            value /= 1e3;
+            unit = next;
+        }
+        // Never something down to nothing.
+        let text = if value == 0.0 {
+            "0".to_string()
+        } else if value < 0.005 {
+            "<0.01".to_string()
+        } else {
+            let digits = if value < 9.995 {
+                2
+            } else if value < 99.95 {
+                1
+            } else {
+                0
+            };
+            format!("{value:.digits$}{unit}")
+        };
+        f.pad(&text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_show_three_significant_digits() {
+        for (rate, text) in [
+            (0.0, "0"),
+            (0.001, "<0.01"),
+            (0.25, "0.25"),
+            (18.24, "18.2"),
+            (182.4, "182"),
+            (999.4, "999"),
+            (999.5, "1.00 k"),
+            (1_824.0, "1.82 k"),
+            (141_000.0, "141 k"),
+            (2.64e6, "2.64 M"),
+            (7.2e12, "7200 G"),
+        ] {
+            assert_eq!(Rate(rate).to_string(), text);
+        }
+        assert_eq!(Rate::of(5, Nanos::from_secs(10)), Some(Rate(0.5)));
+        assert_eq!(Rate::of(5, Nanos::ZERO), None);
+    }
 
     #[test]
     fn nanos_show_three_significant_digits() {

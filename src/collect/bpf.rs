@@ -115,6 +115,8 @@ pub struct Bpf {
     skel: SchedSkel<'static>,
     config: types::gdiag_config,
     _links: Vec<Link>,
+    /// Of the plan.
+    strangers: Vec<u32>,
     /// Processes that came into a cgroup and that the iterator has looked for.
     joined: u32,
     rings: RingBuffer<'static>,
@@ -214,6 +216,7 @@ impl Bpf {
             skel,
             config,
             _links: links,
+            strangers: plan.strangers.clone(),
             joined: 0,
             rings,
             ring_count,
@@ -227,6 +230,13 @@ impl Bpf {
         };
         bpf.marks().mark_all(|| plan.processes())?;
         Ok(bpf)
+    }
+
+    /// Makes these processes targets, with all that they started and will, as if they had been from the
+    /// start; whoever is one stays one. By the pids that gdiag sees, and those that are gone are left out.
+    pub fn add_targets(&self, pids: &[u32]) -> Result<()> {
+        self.marks()
+            .mark_all(|| marks::processes(pids, &[], &self.strangers))
     }
 
     /// Maps that the other objects use as well.
@@ -507,7 +517,7 @@ fn read_losses(skel: &SchedSkel<'_>) -> Result<Vec<types::cpu_losses>> {
 }
 
 /// A thread's name as the kernel keeps it.
-const fn comm(name: &str) -> [i8; 16] {
+pub(super) const fn comm(name: &str) -> [i8; 16] {
     let mut comm = [0; 16];
     let mut i = 0;
     // One byte stays NUL.

@@ -133,21 +133,18 @@ pub fn known_inside_as(ns_pid: u32) -> Vec<u32> {
 
 /// `roots` and all processes that descend from them, as they are now.
 pub fn with_descendants(roots: &[u32]) -> Vec<u32> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    if let Ok(all) = procfs::process::all_processes() {
-        for stat in all.flatten().filter_map(|p| p.stat().ok()) {
-            children.entry(stat.ppid).or_default().push(stat.pid);
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in all() {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
         }
     }
     let mut found = Vec::new();
     let mut seen = HashSet::new();
-    let mut todo: Vec<i32> = roots
-        .iter()
-        .filter_map(|&p| i32::try_from(p).ok())
-        .collect();
+    let mut todo = roots.to_vec();
     while let Some(pid) = todo.pop() {
         if seen.insert(pid) {
-            found.extend(u32::try_from(pid));
+            found.push(pid);
             todo.extend(children.get(&pid).into_iter().flatten());
         }
     }
@@ -297,10 +294,20 @@ pub fn all() -> Vec<u32> {
         .collect()
 }
 
-/// The parent of a process.
+/// The parent of a process; of all processes of a machine in few system calls.
 pub fn parent(pid: u32) -> Option<u32> {
-    let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
-    u32::try_from(stat.ppid).ok()
+    // More than all that comes before it: the name has at most 64 bytes.
+    let mut stat = [0; 128];
+    let mut file = fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    let read = file.read(&mut stat).ok()?;
+    parse_parent(&stat[..read])
+}
+
+/// `pid (name) state parent …`; the name may have anything in it, parentheses too.
+fn parse_parent(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// What names the network namespace of a process.
@@ -392,6 +399,18 @@ mod tests {
             parse_interrupts(text),
             vec![(4, "ttyS0".to_string()), (42, "nvidia, other".to_string())]
         );
+    }
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parse_parent(b"7 (a) S 3 7 7 0"), Some(3));
+        assert_eq!(parse_parent(b"7 (a) R 9 (\xff) S 3 7 7 0"), Some(3));
+        for bad in [&b""[..], b"7 (a", b"7 (a) S", b"7 (a) S x 1"] {
+            assert_eq!(parse_parent(bad), None);
+        }
+        let own = std::process::id();
+        assert_eq!(parent(own), Some(std::os::unix::process::parent_id()));
+        assert!(with_descendants(&[own]).contains(&own));
     }
 
     #[test]

@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::io::Read as _;
-use std::mem::MaybeUninit;
+use std::mem::{offset_of, MaybeUninit};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{Btf, Iter, Link, MapCore as _, MapFlags, OpenObject, ProgramMut};
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::collect::bpf::{self, Bpf};
 use crate::collect::wire;
@@ -86,6 +88,15 @@ impl Plan {
             only_failed: false,
             tids: Vec::new(),
             from_exec: false,
+        }
+    }
+
+    /// All calls, added up.
+    pub fn sums() -> Plan {
+        Plan {
+            stream: false,
+            summary: true,
+            ..Plan::bare()
         }
     }
 }
@@ -175,10 +186,23 @@ pub struct Shortage {
     pub failures: u64,
 }
 
+impl Shortage {
+    /// What has come since `before`, an earlier state of the same.
+    pub fn since(self, before: Shortage) -> Shortage {
+        Shortage {
+            shared: self.shared.saturating_sub(before.shared),
+            unseen: self.unseen.saturating_sub(before.unseen),
+            failures: self.failures.saturating_sub(before.failures),
+        }
+    }
+}
+
 /// The attached programs. Dropping it detaches them.
 pub struct Syscalls {
     skel: SyscallsSkel<'static>,
     _links: Vec<Link>,
+    /// The map `sums`.
+    memory: MmapRaw,
     most_sums: u32,
 }
 
@@ -243,6 +267,10 @@ impl Syscalls {
                 .update(&tid.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot tell the BPF programs their threads")?;
         }
+        let memory = MmapOptions::new()
+            .len(most_sums as usize * size_of::<Sum>())
+            .map_raw_read_only(skel.maps.sums.as_fd().as_raw_fd())
+            .context("cannot map the sums")?;
         let mut links = Vec::new();
         if args {
             links.push(skel.progs.caller_exec.attach_trace()?);
@@ -256,6 +284,7 @@ impl Syscalls {
         Ok(Syscalls {
             skel,
             _links: links,
+            memory,
             most_sums,
         })
     }
@@ -266,23 +295,48 @@ impl Syscalls {
     }
 
     /// Hands out what was added up, each sum with its index.
-    pub fn sums(&self, sink: &mut dyn FnMut(u32, &Sum)) -> Result<()> {
-        let data = self.skel.maps.data_data.as_deref();
-        let used = data.map_or(0, |data| data.used_sums).min(self.most_sums);
-        for index in 1..used.max(SHARED + 1) {
-            if index <= SHARED && self.shortage().shared == 0 {
-                continue;
-            }
-            let key = index.to_ne_bytes();
-            let bytes = self.skel.maps.sums.lookup(&key, MapFlags::ANY)?;
-            let Some(sum) = bytes.as_deref().and_then(wire::read::<Sum>) else {
-                continue;
+    pub fn sums(&self, sink: &mut dyn FnMut(u32, &Sum)) {
+        self.changed_sums(&mut Vec::new(), sink);
+    }
+
+    /// Likewise, but only what was added to since `counts` were left by the last look. Most threads of a machine
+    /// sleep.
+    pub fn changed_sums(&self, counts: &mut Vec<u64>, sink: &mut dyn FnMut(u32, &Sum)) {
+        let used = self.used_sums();
+        if counts.len() < used as usize {
+            counts.resize(used as usize, 0);
+        }
+        for (index, seen) in (0..used).zip(counts).skip(1) {
+            let sum = self.memory.as_ptr().cast::<Sum>();
+            // SAFETY: the memory is page-aligned, has room for that many sums, and stays mapped. BPF programs
+            // write it meanwhile, so each look is a new one; any value is valid.
+            let count = unsafe {
+                let sum = sum.add(index as usize).cast::<u8>();
+                sum.add(offset_of!(Sum, count))
+                    .cast::<u64>()
+                    .read_volatile()
             };
-            if sum.count > 0 {
+            if count != *seen {
+                // SAFETY: as above.
+                let sum = unsafe { sum.add(index as usize).read_volatile() };
+                *seen = sum.count;
                 sink(index, &sum);
             }
         }
-        Ok(())
+    }
+
+    fn used_sums(&self) -> u32 {
+        let data = self.skel.maps.data_data.as_deref();
+        data.map_or(0, |data| {
+            // SAFETY: it is part of `data`. The kernel writes it, too, so that each look is a new one.
+            unsafe { std::ptr::from_ref(&data.used_sums).read_volatile() }
+        })
+        .clamp(SHARED + 1, self.most_sums)
+    }
+
+    /// Calls that were not made before are added up together, whoever makes them.
+    pub fn is_full(&self) -> bool {
+        self.used_sums() == self.most_sums
     }
 
     pub fn failures(&self) -> Vec<Failure> {

@@ -1,6 +1,6 @@
 //! Reading plain-old-data out of bytes from the kernel: the one place that sees wire structs as memory.
 
-use super::{bpf, driver, sched_sum, stacks, syscalls};
+use super::{bpf, cuda_processes, driver, sched_sum, stacks, syscalls};
 
 /// A struct that a BPF program writes: integers only, so any bytes are a valid value.
 ///
@@ -53,6 +53,7 @@ wire! {
     bpf:
     gdiag_slot gdiag_rec_hdr gdiag_task gdiag_exit gdiag_wait gdiag_resumed gdiag_cpu_wait gdiag_stall gdiag_signal gdiag_irq
     gdiag_cgroup cpu_losses;
+    cuda_processes: gdiag_cuda_process;
     driver: gdiag_call;
     sched_sum: gdiag_thread_sum gdiag_pair gdiag_pair_sum cpu_data;
     syscalls: gdiag_syscall gdiag_block gdiag_file gdiag_captures gdiag_sum gdiag_failure;

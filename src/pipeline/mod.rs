@@ -1,6 +1,7 @@
 //! The loop that every recording and every live view runs: read the sources, decode, hand on events.
 #![forbid(unsafe_code)]
 
+pub mod call_sums;
 pub mod captures;
 mod driver;
 mod endpoints;
@@ -23,6 +24,7 @@ use anyhow::{Context as _, Result};
 use gdiag_shim_layout::cupti::activity;
 use gdiag_shim_layout::THREAD_NAME;
 
+use crate::analyse::syscalls::Summary;
 use crate::collect::bpf::{Bpf, Plan};
 use crate::collect::inject::Injected;
 use crate::collect::shims::{Refusal, Shim, ShimFacts, Shims};
@@ -36,6 +38,7 @@ use crate::intern::Names;
 use crate::model::api;
 use crate::units::{Count, Nanos};
 
+use call_sums::CallSums;
 use driver::Drivers;
 use injections::{Injections, Outcome};
 use resolver::{News, Resolver};
@@ -59,6 +62,8 @@ pub struct Session {
     bpf: Bpf,
     /// Only there, it makes them be recorded.
     syscalls: Option<Syscalls>,
+    /// Only there, it makes them be counted.
+    call_sums: Option<CallSums>,
     /// What the kernel side sent and nobody took yet.
     batch: Rc<RefCell<Batch>>,
     shims: Shims,
@@ -142,6 +147,7 @@ impl Session {
         let mut session = Session {
             bpf,
             syscalls,
+            call_sums: None,
             batch,
             shims: Shims::start().context("cannot start a thread")?,
             gpu: GpuDecoder::default(),
@@ -175,6 +181,18 @@ impl Session {
         self
     }
 
+    /// Makes more processes targets, with all that they started and will: the next step tells who they are,
+    /// and asks their shims. By the pids that gdiag sees; whoever is a target stays one. Returns those that
+    /// are no processes, any more or at all: they are left out.
+    pub fn add_targets(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
+        let (there, gone): (Vec<u32>, Vec<u32>) =
+            pids.iter().partition(|&&pid| process::is_process(pid));
+        if !there.is_empty() {
+            self.bpf.add_targets(&there)?;
+        }
+        Ok(gone)
+    }
+
     /// Becomes readable when there is much to read, or something urgent.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.bpf.epoll_fd()
@@ -196,6 +214,22 @@ impl Session {
 
     pub fn records_syscalls(&self) -> bool {
         self.syscalls.is_some()
+    }
+
+    /// From now on the system calls of the targets are added up in the kernel, or not any more: then their
+    /// programs are gone, and no call of the machine is slower.
+    pub fn count_calls(&mut self, on: bool) -> Result<()> {
+        self.call_sums = match (self.call_sums.take(), on) {
+            (None, true) => Some(CallSums::start(&self.bpf)?),
+            (Some(sums), true) => Some(sums),
+            (_, false) => None,
+        };
+        Ok(())
+    }
+
+    /// What was added up since the last call of this; `None` while it is not.
+    pub fn call_sums(&mut self) -> Option<Summary> {
+        self.call_sums.as_mut().map(|sums| sums.take(&self.bpf))
     }
 
     /// What this kernel cannot tell.
@@ -296,6 +330,7 @@ impl Session {
 
     /// Stops the shims and reads what is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        self.call_sums = None;
         self.lookup.user.stop();
         let now = clock::monotonic();
         self.drivers.finish(now, &mut self.names, sink);

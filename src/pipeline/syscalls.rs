@@ -10,17 +10,17 @@ use anyhow::Result;
 
 use crate::analyse::syscalls::{Call as CallSum, Measure, Open, Summary, Thread as ThreadSum};
 use crate::collect::bpf::{self, Bpf};
-use crate::collect::syscalls::{Plan, Shortage, Sum, Syscalls};
+use crate::collect::syscalls::{Plan, Sum, Syscalls};
 use crate::collect::{clock, stacks};
 use crate::decode::sched::{Batch, Lookup, RawWait};
 use crate::decode::stacks::RawSample;
 use crate::decode::syscalls::{Number, RawArgs, RawCall};
 use crate::event::{CallStackId, Event, Exit, NameId, Pid, Sample, SampleKind, StackId, Task, Tid};
-use crate::histogram::Histogram;
 use crate::intern::Names;
 use crate::model::syscall::Table;
-use crate::units::{Count, Nanos};
+use crate::units::Nanos;
 
+use super::call_sums;
 use super::files::Files;
 
 /// Threads whose names are kept for the sums; then only those that run.
@@ -172,7 +172,7 @@ impl CallSession {
     }
 
     /// What was added up so far, with the calls that go on as far as they were read.
-    pub fn sums(&self) -> Result<Summary> {
+    pub fn sums(&self) -> Summary {
         let table = Table::own();
         let mut failures: HashMap<u32, BTreeMap<u16, u64>> = HashMap::new();
         if self.failures {
@@ -187,73 +187,19 @@ impl CallSession {
                 .entry((sum.tid, sum.task_start_ns))
                 .or_insert_with(|| self.lookup.thread(sum));
             let by_error = failures.remove(&index).unwrap_or_default();
-            thread.calls.push(of_sum(sum, by_error, table));
-        })?;
+            thread.calls.push(call_sums::call(sum, by_error, table));
+        });
         let mut summary = Summary {
             measure: Measure::Calls,
             start: self.start,
             end: clock::monotonic(),
             threads: threads.into_values().collect(),
             gpu: false,
-            notes: self.notes(),
+            notes: call_sums::notes(self.syscalls.shortage()),
         };
         self.lookup.add_unmeasured(&mut summary, table);
         summary.sort();
-        Ok(summary)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Shortage {
-            shared,
-            unseen,
-            failures,
-        } = self.syscalls.shortage();
-        let mut notes = Vec::new();
-        if shared > 0 {
-            notes.push(format!(
-                "there was no room for all threads: {} of their calls are told under \"others\"",
-                Count(shared)
-            ));
-        }
-        if unseen > 0 {
-            notes.push(format!(
-                "{} calls were not seen: no memory for their threads",
-                Count(unseen)
-            ));
-        }
-        if failures > 0 {
-            notes.push(format!(
-                "{} failures are not in the sums by error: no room",
-                Count(failures)
-            ));
-        }
-        notes
-    }
-}
-
-fn of_sum(sum: &Sum, by_error: BTreeMap<u16, u64>, table: Table) -> CallSum {
-    const WORD: f64 = 18_446_744_073_709_551_616.0;
-    #[allow(clippy::cast_precision_loss)]
-    let squares = match sum.tid {
-        // Of several threads there are none: no number, and no deviation.
-        0 => f64::NAN,
-        _ => sum.squares_high as f64 * WORD + sum.squares_low as f64,
-    };
-    CallSum {
-        name: match Number::of_wire(sum.nr) {
-            Number::None => "(other)".to_string(),
-            number => table.text(number).into_owned(),
-        },
-        times: Histogram::from_parts(
-            sum.count,
-            Nanos(sum.total_ns),
-            (Nanos(sum.min_ns), Nanos(sum.max_ns)),
-            sum.buckets,
-        ),
-        errors: sum.errors,
-        squares,
-        by_error,
-        ..CallSum::default()
+        summary
     }
 }
 
@@ -305,15 +251,13 @@ impl CallLookup {
         let now = now.filter(|known| known.start.0 == sum.task_start_ns);
         let comm = now.map(|known| &known.comm);
         let comm = comm.or_else(|| self.past.get(&(tid, Nanos(sum.task_start_ns))));
-        ThreadSum {
-            id: (sum.tid != 0).then_some((Pid(sum.pid), tid)),
-            comm: match comm {
-                Some(comm) => comm.to_string(),
-                None if sum.tid == 0 => "others".to_string(),
-                None => crate::decode::sched::comm(&sum.comm),
+        let thread = call_sums::thread(sum);
+        match comm {
+            Some(comm) => ThreadSum {
+                comm: comm.to_string(),
+                ..thread
             },
-            dispatcher: false,
-            calls: Vec::new(),
+            None => thread,
         }
     }
 

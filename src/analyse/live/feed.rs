@@ -48,11 +48,12 @@ const MOST_AWAITED: usize = 1 << 17;
 /// Slices that are waiting at most, before the oldest are left out.
 const MOST_LATE: u64 = 4;
 
+/// An event, and from when on it matters: an operation does from its launch on, without which it cannot be told
+/// whether that came back.
+type Kept = (Nanos, Event);
+
 /// Events of one step, by when they ended.
-#[derive(Debug, Default)]
-struct Step {
-    events: Vec<Event>,
-}
+type Step = Vec<Kept>;
 
 /// An idle time that had not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,14 +246,17 @@ impl Feed {
             return;
         }
         self.events += 1;
+        let mut since = event.ts().unwrap_or(self.start);
         match &event {
             Event::GpuOp(e) => {
                 let last = self.devices.last_end.entry(e.pid).or_default();
                 *last = e.end.max(*last);
-                let launch = self.awaited.remove(&(e.pid, e.correlation));
-                // The launch may be gone by the time that the operation is looked at.
-                if let Some(call) = launch.filter(|call| call.end + AROUND < e.start) {
-                    self.keep(e.start, Event::ApiCall(call));
+                if let Some(call) = self.awaited.remove(&(e.pid, e.correlation)) {
+                    since = call.start.min(e.start);
+                    // They are kept as long as each other. That there are two of it does no harm.
+                    if self.step_of(call.end) < self.step_of(e.end) {
+                        self.keep(e.end, (call.start, Event::ApiCall(call)));
+                    }
                 }
             }
             Event::ApiCall(e) if e.correlation != ApiCall::PROBED && e.result == 0 => {
@@ -302,18 +306,23 @@ impl Feed {
             | Event::Clock(_) => {}
         }
         let at = end(&event).unwrap_or(self.start);
-        self.keep(at, event);
+        self.keep(at, (since, event));
     }
 
-    fn keep(&mut self, at: Nanos, event: Event) {
-        let index = at.saturating_sub(self.start).0 / STEP.0;
-        // Times come from outside, too: one from far in the future makes no steps until then.
+    /// The number of the step in which something ended. Times come from outside, too: one from far in the future makes
+    /// no steps until then.
+    fn step_of(&self, end: Nanos) -> usize {
         const MOST_STEPS: u64 = 3_000;
-        let index = usize::try_from(index.min(MOST_STEPS)).unwrap_or(0);
+        let index = end.saturating_sub(self.start).0 / STEP.0;
+        usize::try_from(index.min(MOST_STEPS)).unwrap_or(0)
+    }
+
+    fn keep(&mut self, end: Nanos, event: Kept) {
+        let index = self.step_of(end);
         if self.steps.len() <= index {
             self.steps.resize_with(index + 1, Step::default);
         }
-        self.steps[index].events.push(event);
+        self.steps[index].push(event);
         self.kept += 1;
     }
 
@@ -415,10 +424,8 @@ impl Feed {
         for event in self.devices.events() {
             timeline.push(&event);
         }
-        for event in self.steps.iter().flat_map(|step| &step.events) {
-            // Launches are told whether they came back, also long after them.
-            let wanted = matches!(event, Event::GpuOp(_));
-            if wanted || event.ts().is_none_or(|ts| ts < until) {
+        for (since, event) in self.steps.iter().flatten() {
+            if *since < until {
                 timeline.push(event);
             }
         }
@@ -438,8 +445,8 @@ impl Feed {
         while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
             let gone = self.steps.pop_front().unwrap_or_default();
             self.start = self.start + STEP;
-            self.kept -= gone.events.len();
-            for event in &gone.events {
+            self.kept -= gone.len();
+            for (_, event) in &gone {
                 self.before.event(event, self.start);
                 self.devices.goes(event);
             }
@@ -458,7 +465,7 @@ impl Feed {
         for event in self.before.events(start).iter().chain(&self.kept_devices()) {
             used.event(event);
         }
-        for event in self.steps.iter().flat_map(|step| &step.events) {
+        for (_, event) in self.steps.iter().flatten() {
             used.event(event);
         }
         let old = std::mem::take(&mut self.names);

@@ -63,7 +63,8 @@ pub fn judge(summary: &Summary) -> Vec<Verdict> {
     verdicts.take(JUDGED).collect()
 }
 
-fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
+/// The verdict of any thread.
+pub fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
     let waited = thread.runq.total;
     let share = waited.share_of(thread.run + waited);
     if waited >= LEAST_WAIT && share >= LEAST_SHARE {

@@ -161,7 +161,7 @@ fn finish(
     let lasted = clock::monotonic().saturating_sub(session.started());
     let mut count = printer.printed;
     if options.summary {
-        let sums = session.sums()?;
+        let sums = session.sums();
         count = sums.count();
         printer.summary(&sums, Some(session.seen.lost))?;
     }
@@ -289,7 +289,7 @@ impl<'a> Printer<'a> {
 
     /// What has come since the sums were printed last.
     fn part(&mut self, session: &CallSession) -> Result<()> {
-        let now = session.sums()?;
+        let now = session.sums();
         let part = match &self.before {
             Some(before) => now.since(before),
             None => now.clone(),

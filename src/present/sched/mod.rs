@@ -387,7 +387,7 @@ fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
     }
 }
 
-fn waker_text(waker: &Waker) -> String {
+pub(super) fn waker_text(waker: &Waker) -> String {
     match waker {
         Waker::Thread(who) => who.to_string(),
         Waker::Interrupt(WakerContext::HardIrq(_), name) => format!("irq {name}"),

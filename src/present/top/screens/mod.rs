@@ -1,34 +1,40 @@
 //! Each screen, as a function of the model: what it says, and which rows of it can be opened.
 #![forbid(unsafe_code)]
 
+mod calls;
+mod cell;
+mod cpus;
+mod kernels;
+mod machine;
+mod processes;
+mod thread;
+mod threads;
+
 use super::list::List;
-use super::model::Model;
+use super::model::{Model, Source};
 use super::page;
 use super::screen::Screen;
 use super::view::{Open, Tab, View};
 
 /// What is below the header. `None`: the overview, which draws itself.
-pub fn screen(_model: &Model, view: &View) -> Option<Screen> {
+pub fn screen(model: &Model, view: &View) -> Option<Screen> {
     match view.opened.last() {
-        Some(
-            Open::Cause(_)
-            | Open::Gap { .. }
-            | Open::Thread { .. }
-            | Open::Call(_)
-            | Open::Kernel(_),
-        ) => Some(Screen::Page {
+        Some(Open::Cause(_) | Open::Gap { .. }) => Some(Screen::Page {
             title: String::new(),
             blocks: Vec::new(),
         }),
+        Some(&Open::Thread { pid, tid }) => Some(thread::screen(model, pid, tid)),
+        Some(Open::Call(name)) => Some(calls::opened(model, name)),
+        Some(Open::Kernel(name)) => Some(kernels::opened(model, name)),
         None => match view.tab {
+            Tab::Overview if model.source == Source::Machine => Some(machine::screen(model, view)),
             Tab::Overview => None,
-            Tab::Causes
-            | Tab::Gaps
-            | Tab::Threads
-            | Tab::Calls
-            | Tab::Kernels
-            | Tab::Cpus
-            | Tab::Processes => Some(List::default().into()),
+            Tab::Causes | Tab::Gaps => Some(List::default().into()),
+            Tab::Threads => Some(threads::list(model).into()),
+            Tab::Calls => Some(calls::screen(model, view)),
+            Tab::Kernels => Some(kernels::list(model).into()),
+            Tab::Cpus => Some(cpus::list(model).into()),
+            Tab::Processes => Some(processes::list(model).into()),
         },
     }
 }
