@@ -215,7 +215,9 @@ fn a_terminal_that_takes_nothing_holds_up_neither_signals_nor_the_end() {
     let pid = gdiag.id();
     let is_taken = || {
         let mode = nix::sys::termios::tcgetattr(&slave).unwrap();
-        !mode.local_flags.contains(nix::sys::termios::LocalFlags::ICANON)
+        !mode
+            .local_flags
+            .contains(nix::sys::termios::LocalFlags::ICANON)
     };
     wait_until("the terminal is taken", is_taken);
     // As Ctrl-S has it.

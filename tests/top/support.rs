@@ -182,7 +182,10 @@ impl Terminal {
             if condition(&screen) {
                 return screen;
             }
-            assert!(start.elapsed() < DEADLINE, "never: {what}; there is:\n{screen}");
+            assert!(
+                start.elapsed() < DEADLINE,
+                "never: {what}; there is:\n{screen}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -20,7 +20,10 @@ fn a_terminal_on_which_nothing_can_be_drawn_is_told_in_a_line() {
         let command = terminal.gdiag("top -a");
         terminal.run(&format!("clear; {set} {command}; echo status=$?"));
         let screen = terminal.wait_for("the end", |screen| screen.contains("status=1"));
-        assert!(screen.contains(told) && screen.contains("--batch"), "{screen}");
+        assert!(
+            screen.contains(told) && screen.contains("--batch"),
+            "{screen}"
+        );
         assert!(!terminal.is_full_screen());
     }
 }
@@ -32,7 +35,9 @@ fn without_a_terminal_it_prints_text() {
     }
     let target = Process::sleeper();
     let pid = target.pid().to_string();
-    let output = gdiag(&["top", "-w", "1s", "-d", "2s", "-p", &pid]).output().unwrap();
+    let output = gdiag(&["top", "-w", "1s", "-d", "2s", "-p", &pid])
+        .output()
+        .unwrap();
     let (code, text, errors) = said(&output);
     assert_eq!(code, Some(0), "{errors}");
     assert!(!text.is_empty() && !text.contains('\x1b'), "{text}");
@@ -77,7 +82,9 @@ fn any_size_will_do_and_so_will_many_of_them() {
     terminal.keys(&["?"]);
     terminal.wait_for("help", |screen| screen.contains("quit"));
     terminal.keys(&["Escape"]);
-    terminal.wait_for("no help", |screen| !screen.contains("quit") && !screen.trim().is_empty());
+    terminal.wait_for("no help", |screen| {
+        !screen.contains("quit") && !screen.trim().is_empty()
+    });
     terminal.keys(&["q"]);
     terminal.wait_for_shell();
 }
@@ -89,7 +96,10 @@ fn colors(text: &str) -> Vec<&str> {
         let Some((numbers, _)) = part.split_once('m') else {
             continue;
         };
-        if numbers.split(';').any(|number| number.len() > 1 && number != "39" && number != "49") {
+        if numbers
+            .split(';')
+            .any(|number| number.len() > 1 && number != "39" && number != "49")
+        {
             found.push(numbers);
         }
     }
@@ -127,7 +137,11 @@ fn without_utf_8_there_is_ascii_only() {
         let terminal = Terminal::with(100, 30, environment);
         terminal.start_top(&format!("{arguments} -p {}", target.pid()));
         let screen = terminal.screen();
-        assert_eq!(screen.is_ascii(), ascii, "{environment:?} {arguments}:\n{screen}");
+        assert_eq!(
+            screen.is_ascii(),
+            ascii,
+            "{environment:?} {arguments}:\n{screen}"
+        );
         terminal.keys(&["q"]);
         terminal.wait_for_shell();
     }

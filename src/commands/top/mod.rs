@@ -64,11 +64,7 @@ fn watch(options: &TopOptions, target: &Target, command: &[std::ffi::OsString]) 
     recorder.subject.conclude(result)
 }
 
-fn collect(
-    options: &TopOptions,
-    stage: Option<Stage>,
-    recorder: &mut Recorder<'_>,
-) -> Result<u8> {
+fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'_>) -> Result<u8> {
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();

@@ -209,14 +209,18 @@ impl Ui<'_> {
         }
     }
 
-    /// When the next frame is due, if any.
-    fn due(&self) -> Option<Instant> {
-        let after = |last: Option<Instant>, pause| last.map_or_else(Instant::now, |at| at + pause);
-        let rested = after(self.painted, FRAME);
+    /// In how long the next frame is due, if any.
+    fn due(&self, now: Instant) -> Option<Duration> {
+        let left = |last: Option<Instant>, pause: Duration| {
+            last.map_or(Duration::ZERO, |last| {
+                pause.saturating_sub(now.saturating_duration_since(last))
+            })
+        };
+        let rested = left(self.painted, FRAME);
         let for_change = self.changed.then_some(rested);
         let for_news = self
             .news
-            .then(|| after(self.told, self.interval).max(rested));
+            .then(|| left(self.told, self.interval).max(rested));
         [for_change, for_news].into_iter().flatten().min()
     }
 
@@ -224,11 +228,10 @@ impl Ui<'_> {
         let frame = if self.screen.is_blocked() {
             None
         } else {
-            self.due()
+            self.due(Instant::now())
         };
-        let key = self.keys.is_waiting().then(|| Instant::now() + ESC_QUIET);
-        let next = [frame, key].into_iter().flatten().min();
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        let key = self.keys.is_waiting().then_some(ESC_QUIET);
+        [frame, key].into_iter().flatten().min()
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Ready> {
@@ -353,7 +356,7 @@ impl Ui<'_> {
 
     fn paint_if_due(&mut self) -> Result<Option<End>> {
         let now = Instant::now();
-        if self.screen.is_blocked() || self.due().is_none_or(|due| due > now) {
+        if self.screen.is_blocked() || self.due(now) != Some(Duration::ZERO) {
             return Ok(None);
         }
         self.look();

@@ -16,7 +16,7 @@ use crate::present::top::theme::Colors;
 use crate::store::meta::Meta;
 
 /// Nothing here takes longer, however busy the machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A loop that runs, and the other side of its terminal.
 struct Run {
@@ -116,7 +116,9 @@ fn a_key_ends_it_and_the_terminal_is_as_it_was() {
     let taken = run.read_until("\x1b[?2026l");
     assert!(taken.starts_with("\x1b[?1049h\x1b[?25l"), "{taken:?}");
     let raw = termios::tcgetattr(&run.terminal).unwrap();
-    assert!(!raw.local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO));
+    assert!(!raw
+        .local_flags
+        .intersects(LocalFlags::ICANON | LocalFlags::ECHO));
     run.type_bytes(b"q");
     let left = run.read_until("\x1b[?1049l");
     assert!(left.contains("\x1b[?25h"), "{left:?}");
@@ -179,7 +181,12 @@ fn a_terminal_that_takes_nothing_does_not_stop_keys() {
 fn a_terminal_that_is_gone_ends_it() {
     let mut run = start(false);
     run.read_until("\x1b[?2026l");
-    let Run { person, end, thread, .. } = run;
+    let Run {
+        person,
+        end,
+        thread,
+        ..
+    } = run;
     drop(person);
     let end = end.recv_timeout(DEADLINE).expect("the loop ends");
     assert_eq!(end.unwrap(), End::Lost);
@@ -226,7 +233,9 @@ mod windows {
         let mut view = View::new(Nanos::from_secs(seconds));
         view.held = held.map(Nanos::from_secs);
         let seen = looked_at(slices, &view);
-        seen.iter().map(|slice| slice.from.0 / 1_000_000_000).collect()
+        seen.iter()
+            .map(|slice| slice.from.0 / 1_000_000_000)
+            .collect()
     }
 
     #[test]
