@@ -31,6 +31,7 @@ impl Gap {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) busy: Nanos,
+    pub(super) idle: Nanos,
     pub(super) kernel: Nanos,
     pub(super) memcpy: Nanos,
     pub(super) memset: Nanos,
@@ -66,8 +67,8 @@ fn index(i: usize) -> u32 {
     u32::try_from(i).unwrap_or(u32::MAX)
 }
 
-/// `ops` are by start. What lies outside of `[from, to)` is cut off.
-pub(super) fn usage(ops: &[Op], from: Nanos, to: Nanos) -> Usage {
+/// `ops` are by start. What lies outside of `[from, to)` is cut off, of the sums also what lies outside of `part`.
+pub(super) fn usage(ops: &[Op], (from, to): (Nanos, Nanos), part: (Nanos, Nanos)) -> Usage {
     let mut usage = Usage::default();
     let (mut kernel, mut memcpy, mut memset) =
         (Union::default(), Union::default(), Union::default());
@@ -104,6 +105,7 @@ pub(super) fn usage(ops: &[Op], from: Nanos, to: Nanos) -> Usage {
             end = stop;
             opener = Some(index(i));
         }
+        let (start, stop) = (start.max(part.0), stop.min(part.1));
         match op.kind() {
             OpKind::Kernel { .. } | OpKind::Graph => kernel.add(start, stop),
             OpKind::Memcpy { .. } => memcpy.add(start, stop),
@@ -119,8 +121,10 @@ pub(super) fn usage(ops: &[Op], from: Nanos, to: Nanos) -> Usage {
             before_on_stream: None,
         });
     }
-    let idle: u64 = usage.gaps.iter().map(|g| g.len().0).sum();
-    usage.busy = Nanos(to.saturating_sub(from).0 - idle);
+    let (from, to) = (from.max(part.0), to.min(part.1));
+    let inside = |g: &Gap| g.end.min(to).saturating_sub(g.start.max(from));
+    usage.idle = usage.gaps.iter().map(inside).sum();
+    usage.busy = Nanos(to.saturating_sub(from).0 - usage.idle.0);
     usage.kernel = Nanos(kernel.total);
     usage.memcpy = Nanos(memcpy.total);
     usage.memset = Nanos(memset.total);

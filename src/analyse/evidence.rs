@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::sampled;
@@ -15,66 +16,119 @@ use crate::model::Timeline;
 use crate::units::{Count, Nanos};
 
 /// Shares that get a sentence.
-const SENTENCES: usize = 3;
+pub(super) const SENTENCES: usize = 3;
 
-pub(super) fn sentences(t: &Timeline, cause: Cause, shares: &[Share]) -> Vec<String> {
-    shares
-        .iter()
-        .take(SENTENCES)
-        .map(|s| sentence(t, cause, s))
-        .collect()
+/// A claim with its numbers apart, so that the same claim about another time can be added to it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sentence {
+    /// Who did what; empty when there is nothing to say but the numbers.
+    pub(super) claim: String,
+    pub(super) amount: Amount,
+    /// What is known of the longest.
+    pub(super) detail: String,
 }
 
-/// When, from the beginning of the recording.
-fn at(t: &Timeline, when: Nanos) -> String {
-    format!("+{}", when.saturating_sub(t.start()))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) count: u64,
+    pub(super) total: Nanos,
+    pub(super) longest: Nanos,
+    /// When the longest began, from the beginning of the recording.
+    pub(super) at: Nanos,
+}
+
+impl Sentence {
+    pub(super) fn text(&self) -> String {
+        let Sentence {
+            claim,
+            amount,
+            detail,
+        } = self;
+        if claim.is_empty() {
+            format!("{amount}{detail}")
+        } else {
+            format!("{claim}: {amount}{detail}")
+        }
+    }
+
+    /// Takes in the same claim about another time.
+    pub(super) fn join(&mut self, other: &Sentence) {
+        let (sum, more) = (&mut self.amount, &other.amount);
+        sum.count += more.count;
+        sum.total += more.total;
+        if more.longest > sum.longest {
+            (sum.longest, sum.at) = (more.longest, more.at);
+            self.detail.clone_from(&other.detail);
+        }
+    }
 }
 
 /// `12 times, 34.5 ms, longest 4.10 ms at +1.20 s`
-fn amount(t: &Timeline, s: &Share) -> String {
-    let longest = s.longest.len();
-    let when = at(t, s.longest.start);
-    if s.count == 1 {
-        format!("once, {} at {when}", s.total)
-    } else {
-        format!(
-            "{} times, {} in all, longest {longest} at {when}",
-            Count(s.count),
-            s.total
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Amount {
+            count,
+            total,
+            longest,
+            at,
+        } = *self;
+        if count == 1 {
+            return write!(f, "once, {total} at +{at}");
+        }
+        let count = Count(count);
+        write!(
+            f,
+            "{count} times, {total} in all, longest {longest} at +{at}"
         )
     }
 }
 
-fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
+pub(super) fn sentences(t: &Timeline, cause: Cause, shares: &[Share]) -> Vec<Sentence> {
+    let said = shares.iter().take(SENTENCES);
+    said.map(|s| sentence(t, cause, s)).collect()
+}
+
+fn amount(t: &Timeline, s: &Share) -> Amount {
+    Amount {
+        count: s.count,
+        total: s.total,
+        longest: s.longest.len(),
+        at: s.longest.start.saturating_sub(t.start()),
+    }
+}
+
+fn sentence(t: &Timeline, cause: Cause, s: &Share) -> Sentence {
     let amount = amount(t, s);
     let who = s.who.map(|w| describe(t, w));
     let what = s.text(t);
     let Some(who) = who else {
-        return if what.is_empty() {
-            amount
-        } else {
-            format!("{what}: {amount}")
+        return Sentence {
+            claim: what,
+            amount,
+            detail: String::new(),
         };
     };
-    let text = match s.what {
+    let (claim, detail) = match s.what {
         What::Ran(_) | What::RanTid(_) => {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
             let mask = match cause {
                 Cause::Affinity => mask(t, s),
                 _ => String::new(),
             };
-            format!("{who} was ready to run while {what} had its CPU{cpu}: {amount}{mask}")
+            let claim = format!("{who} was ready to run while {what} had its CPU{cpu}");
+            (claim, mask)
         }
-        What::In(_) => format!("{who} was in {what}: {amount}{}", place(t, s)),
-        What::Before(_) => format!("{who} ran {what}: {amount}{}", place(t, s)),
+        What::In(_) => (format!("{who} was in {what}"), place(t, s)),
+        What::Before(_) => (format!("{who} ran {what}"), place(t, s)),
         What::Irq(_) => {
             let cpu = cpu_of(t, s).map_or_else(String::new, |c| format!(" on CPU {c}"));
-            format!("{who} was interrupted by {what}{cpu}: {amount}")
+            let claim = format!("{who} was interrupted by {what}{cpu}");
+            (claim, String::new())
         }
         What::Wait { .. } => {
             let state = state_text(t, s).map_or_else(String::new, |st| format!(" in state {st}"));
-            let (frames, place) = (frames(t, s), place(t, s));
-            format!("{who} waited in {what}{state}: {amount}{frames}{place}")
+            let detail = frames(t, s) + &place(t, s);
+            (format!("{who} waited in {what}{state}"), detail)
         }
         What::Lock { holder, .. } => {
             let meanwhile = holder.map_or_else(String::new, |h| meanwhile(t, s, h));
@@ -82,36 +136,40 @@ fn sentence(t: &Timeline, cause: Cause, s: &Share) -> String {
                 Cause::Gil => "the interpreter lock, ",
                 _ => "",
             };
-            let (frames, place) = (frames(t, s), place(t, s));
-            format!("{who} waited for {waited}{what}: {amount}{frames}{place}{meanwhile}")
+            let detail = frames(t, s) + &place(t, s) + &meanwhile;
+            (format!("{who} waited for {waited}{what}"), detail)
         }
         What::From { .. } => {
             let note = match cause {
                 Cause::NoDemand => "",
                 _ => ", whose own time is not recorded",
             };
-            let (frames, place) = (frames(t, s), place(t, s));
-            format!("{who} waited for {what}{note}: {amount}{frames}{place}")
+            let detail = frames(t, s) + &place(t, s);
+            (format!("{who} waited for {what}{note}"), detail)
         }
-        What::Stopped { .. } => format!("{who} was {what}: {amount}"),
-        What::Overhead(_) => format!("{who} was held up by {what}: {amount}"),
+        What::Stopped { .. } => (format!("{who} was {what}"), String::new()),
+        What::Overhead(_) => (format!("{who} was held up by {what}"), String::new()),
         What::Working => {
             let role = match cause {
                 Cause::DataLoading => ", a loader,",
                 _ => "",
             };
-            let place = place(t, s);
-            format!("{who}{role} was running: {amount}{place}")
+            (format!("{who}{role} was running"), place(t, s))
         }
-        What::Say(_) => format!("{who}: {what}: {amount}{}", place(t, s)),
+        What::Say(_) => (format!("{who}: {what}"), place(t, s)),
         What::Nothing | What::AfterStream(_) | What::Missing(_) => {
-            format!("{who}: {what}: {amount}")
+            (format!("{who}: {what}"), String::new())
         }
     };
     // The cause is told on the time of somebody else than the dispatcher: this is the way there.
-    match s.longest.waiter {
-        Some(waiter) => format!("{text}; {} waited for it", describe(t, waiter)),
-        None => text,
+    let detail = match s.longest.waiter {
+        Some(waiter) => format!("{detail}; {} waited for it", describe(t, waiter)),
+        None => detail,
+    };
+    Sentence {
+        claim,
+        amount,
+        detail,
     }
 }
 

@@ -4,11 +4,13 @@
 //! device had to do meanwhile is not known.
 #![forbid(unsafe_code)]
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::analyse::chain;
 use crate::analyse::partition::Engine;
 use crate::analyse::report::{CallTimes, Caller, HostSide, Pause};
+use crate::analyse::scope::Scope;
 use crate::analyse::what::thread_ref;
 use crate::event::{Pid, Probes, ShimState};
 use crate::model::api::{self, Class};
@@ -18,7 +20,7 @@ use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// Pauses that are listed of a process.
-const PAUSES: usize = 5;
+pub(super) const PAUSES: usize = 5;
 
 /// When a process had probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +63,22 @@ fn watch<'a>(t: &'a Timeline, probes: &Probes, next: Option<&Probes>) -> Option<
     })
 }
 
-pub(super) fn host_sides(engine: &Engine<'_>) -> Vec<HostSide> {
+pub(super) fn host_sides(engine: &Engine<'_>, scope: Scope) -> Vec<HostSide> {
     let watches = watches(engine.t);
-    let sides = watches.iter().map(|(&pid, list)| side(engine, pid, list));
+    let sides = watches
+        .iter()
+        .map(|(&pid, list)| side(engine, pid, list, scope));
     let mut sides: Vec<HostSide> = sides.collect();
-    let launches = |side: &HostSide| side.callers.iter().map(|c| c.launches).sum::<u64>();
-    sides.sort_by_key(|side| (std::cmp::Reverse(launches(side)), side.pid));
+    sort_sides(&mut sides);
     sides
 }
 
-fn side(engine: &Engine<'_>, pid: Pid, watches: &[Watch<'_>]) -> HostSide {
+pub(super) fn sort_sides(sides: &mut [HostSide]) {
+    let launches = |side: &HostSide| side.callers.iter().map(|c| c.launches).sum::<u64>();
+    sides.sort_by_key(|side| (std::cmp::Reverse(launches(side)), side.pid));
+}
+
+fn side(engine: &Engine<'_>, pid: Pid, watches: &[Watch<'_>], scope: Scope) -> HostSide {
     let t = engine.t;
     let mut by_thread: BTreeMap<ThreadIdx, Vec<&Call>> = BTreeMap::new();
     for call in t.gpu().probed_calls_of(pid).map(|c| t.gpu().call_at(c)) {
@@ -80,19 +88,28 @@ fn side(engine: &Engine<'_>, pid: Pid, watches: &[Watch<'_>]) -> HostSide {
         .iter()
         .map(|(&thread, calls)| (thread, caller(t, thread, calls)))
         .collect();
-    callers.sort_by_key(|(_, c)| {
-        let rank = (
-            std::cmp::Reverse(c.launches),
-            std::cmp::Reverse(c.times.total()),
-        );
-        (rank, c.who.tid)
-    });
+    callers.sort_by_key(|(_, c)| rank(c));
     let dispatcher = callers.first().filter(|(_, c)| c.launches > 0);
     let dispatcher = dispatcher.map(|&(thread, _)| thread);
     let pauses = dispatcher.map_or_else(Vec::new, |thread| {
         let calls = by_thread.get(&thread).map_or(&[][..], Vec::as_slice);
-        pauses(engine, thread, calls, watches)
+        pauses(engine, thread, calls, watches, scope)
     });
+    if !scope.is_whole() {
+        for calls in by_thread.values_mut() {
+            calls.retain(|call| scope.has(call.end));
+        }
+        by_thread.retain(|_, calls| !calls.is_empty());
+        callers = by_thread
+            .iter()
+            .map(|(&thread, calls)| (thread, caller(t, thread, calls)))
+            .collect();
+        callers.sort_by_key(|(_, c)| rank(c));
+    }
+    let watched = |w: &Watch<'_>| {
+        let (from, to) = scope.clip((w.from, w.to));
+        to.saturating_sub(from)
+    };
     let leader = t.find(crate::event::Tid(pid.0));
     HostSide {
         pid,
@@ -101,10 +118,16 @@ fn side(engine: &Engine<'_>, pid: Pid, watches: &[Watch<'_>]) -> HostSide {
         }),
         reason: watches.last().map_or("", |w| w.reason).to_string(),
         from: watches.first().map_or(t.start(), |w| w.from),
-        watched: watches.iter().map(|w| w.to.saturating_sub(w.from)).sum(),
+        watched: watches.iter().map(watched).sum(),
         callers: callers.into_iter().map(|(_, caller)| caller).collect(),
         pauses,
     }
+}
+
+/// Callers are in the order of this.
+pub(super) fn rank(c: &Caller) -> impl Ord {
+    let times = (Reverse(c.launches), Reverse(c.times.total()));
+    (times, c.who.tid)
 }
 
 fn caller(t: &Timeline, thread: ThreadIdx, calls: &[&Call]) -> Caller {
@@ -141,12 +164,18 @@ fn is_launch(call: &Call) -> bool {
     api::starts_kernels(call.class) && !call.failed()
 }
 
+/// Pauses are in the order of this.
+pub(super) fn length(start: Nanos, end: Nanos) -> impl Ord {
+    (Reverse(end.saturating_sub(start)), start)
+}
+
 /// The longest times in which the thread launched nothing, from its first launch on.
 fn pauses(
     engine: &Engine<'_>,
     thread: ThreadIdx,
     calls: &[&Call],
     watches: &[Watch<'_>],
+    scope: Scope,
 ) -> Vec<Pause> {
     let mut launches: Vec<(Nanos, Nanos)> = calls
         .iter()
@@ -163,8 +192,13 @@ fn pauses(
         pauses.extend(between.map(|(one, next)| (one.1, next.0, false)));
         pauses.extend(inside.last().map(|last| (last.1, watch.to, true)));
     }
-    pauses.retain(|(start, end, _)| start < end);
-    pauses.sort_by_key(|&(start, end, _)| (std::cmp::Reverse(end.saturating_sub(start)), start));
+    for (_, end, open) in &mut pauses {
+        if *end > scope.to {
+            (*end, *open) = (scope.to, true);
+        }
+    }
+    pauses.retain(|&(start, end, _)| start < end && scope.overlaps(start, end));
+    pauses.sort_by_key(|&(start, end, _)| length(start, end));
     pauses.truncate(PAUSES);
     let described = pauses.into_iter().map(|(start, end, open)| Pause {
         start,

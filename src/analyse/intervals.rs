@@ -48,6 +48,10 @@ impl Intervals {
         self.list.is_empty()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Nanos, Nanos)> + '_ {
+        self.list.iter().copied()
+    }
+
     /// The parts of `[from, to)` that are in the set, in order.
     pub(super) fn within(
         &self,

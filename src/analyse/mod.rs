@@ -26,6 +26,7 @@ pub mod report;
 mod runqueue;
 mod sampled;
 pub mod sched;
+mod scope;
 mod series;
 pub mod stacks;
 mod sums;
@@ -39,6 +40,8 @@ mod waits;
 mod walk;
 mod what;
 
+use std::ops::Range;
+
 use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
@@ -48,12 +51,15 @@ use crate::model::{api, Blind, BlindBecause, Timeline};
 use crate::units::{Bytes, Nanos};
 
 use busy::Gap;
+use cause::Cause;
+use evidence::Sentence;
 use gaps::Explainer;
 use intervals::Intervals;
 use partition::Engine;
 use quality::Trust;
 use report::{NextOp, OpenedBy, Part, Quality, Report};
-use sums::Sums;
+use scope::Scope;
+use sums::{Row, Sums};
 use what::{thread_ref, Piece};
 
 /// What the report is asked for. Only lists depend on it, never sums.
@@ -80,13 +86,47 @@ impl Default for Options {
 /// Explains a finished timeline.
 pub fn report(t: &Timeline, options: &Options) -> Report {
     let engine = Engine::new(t);
-    let trust = Trust::of(t);
+    let trust = Trust::of(t, Scope::WHOLE);
+    let devices = devices(&engine, &trust, options, Scope::WHOLE);
+    Report {
+        quality: quality::quality(t, &trust, options.min_gap),
+        gpus: devices.list.into_iter().map(|d| d.gpu).collect(),
+        host_sides: host_side::host_sides(&engine, Scope::WHOLE),
+        threads: tables::threads(t, Scope::WHOLE),
+        kernels: tables::kernels(t, Scope::WHOLE),
+        calls: tables::calls(t, &devices.idle, Scope::WHOLE),
+    }
+}
+
+/// When the devices of each process were idle, as far as it can be told.
+type IdleOf = FxHashMap<Pid, Intervals>;
+
+/// A device, and what there is to say about its causes.
+#[derive(Debug)]
+struct Explained {
+    gpu: report::Gpu,
+    /// In the order of its causes.
+    sentences: Vec<Vec<Sentence>>,
+    /// Causes of the gap that reaches into the scope from before, which it had there already; `None`:
+    /// no gap does.
+    continued: Option<Vec<Cause>>,
+}
+
+#[derive(Debug, Default)]
+struct Devices {
+    list: Vec<Explained>,
+    /// Of all devices, also those that were not asked for.
+    idle: IdleOf,
+}
+
+fn devices(engine: &Engine<'_>, trust: &Trust, options: &Options, scope: Scope) -> Devices {
+    let t = engine.t;
     let mut idle: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
-    let mut gpus = Vec::new();
+    let mut list = Vec::new();
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
-        let usage = device_usage(t, gpu);
+        let usage = device_usage(t, gpu, trust, scope);
         if options.gpu.is_none_or(|wanted| wanted == index) {
-            gpus.push(explain_gpu(&engine, &trust, index, gpu, &usage, options));
+            list.push(explain_gpu(engine, trust, index, gpu, &usage, options));
         }
         // Where idle time cannot be told, no call overlaps it.
         if !trust.is_sound(t, gpu) {
@@ -110,19 +150,12 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
         .into_iter()
         .map(|(pid, list)| (pid, Intervals::union_of(list)))
         .collect();
-    Report {
-        quality: quality::quality(t, &trust, options.min_gap),
-        gpus,
-        host_sides: host_side::host_sides(&engine),
-        threads: tables::threads(t),
-        kernels: tables::kernels(t),
-        calls: tables::calls(t, &idle),
-    }
+    Devices { list, idle }
 }
 
 /// The idle gaps of the devices that each process uses, as far as they can be told.
-fn idle_of_processes(t: &Timeline) -> FxHashMap<Pid, Vec<(Nanos, Nanos)>> {
-    let trust = Trust::of(t);
+fn idle_of_processes(t: &Timeline) -> IdleOf {
+    let trust = Trust::of(t, Scope::WHOLE);
     let mut idle: FxHashMap<Pid, Vec<(Nanos, Nanos)>> = FxHashMap::default();
     for gpu in t
         .gpu()
@@ -130,40 +163,79 @@ fn idle_of_processes(t: &Timeline) -> FxHashMap<Pid, Vec<(Nanos, Nanos)>> {
         .iter()
         .filter(|gpu| trust.is_sound(t, gpu))
     {
-        let (_, usage) = device_usage(t, gpu);
+        let (_, usage) = device_usage(t, gpu, &trust, Scope::WHOLE);
         for (pid, _) in &gpu.users {
             let gaps = usage.gaps.iter().map(|gap| (gap.start, gap.end));
             idle.entry(*pid).or_default().extend(gaps);
         }
     }
-    idle
+    let lists = idle.into_iter();
+    lists
+        .map(|(pid, list)| (pid, Intervals::union_of(list)))
+        .collect()
 }
 
 /// Hands every gap to `each` with the number of its device, in order of time: the same that [`report`] lists and
 /// sums up, but one at a time, for there can be millions.
 pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)) -> Quality {
     let engine = Engine::new(t);
-    let trust = Trust::of(t);
+    let trust = Trust::of(t, Scope::WHOLE);
     for (index, gpu) in (0..).zip(t.gpu().devices()) {
-        let (_, usage) = device_usage(t, gpu);
+        let (_, usage) = device_usage(t, gpu, &trust, Scope::WHOLE);
         let explainer = explainer(&engine, gpu, &usage, min_gap);
         each_gap(&explainer, &trust, &usage, |i, pieces| {
-            each(index, describe_gap(&explainer, &usage.gaps[i], pieces));
+            each(
+                index,
+                describe_gap(&explainer, &usage.gaps[i], pieces, Nanos::MAX),
+            );
         });
     }
     quality::quality(t, &trust, min_gap)
 }
 
 /// The time of which the device's idle share is told.
-fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
+fn window(t: &Timeline, gpu: &Gpu, trust: &Trust, scope: Scope) -> (Nanos, Nanos) {
     let Some((first, last)) = busy::extent(&gpu.ops) else {
         return (t.start(), t.start());
     };
+    if scope.goes_on {
+        return window_so_far(t, gpu, trust, scope, (first, last));
+    }
     if !t.window_is_recording() {
         return (first, last);
     }
-    // Before the shim of any of its processes collects, and after the last one stopped for good, nothing
-    // is known of the device.
+    let start = collected_from(t, gpu, first);
+    (start, collected_until(t, gpu, last, t.end()).max(start))
+}
+
+/// The same while it goes on: what came last is not the last.
+fn window_so_far(
+    t: &Timeline,
+    gpu: &Gpu,
+    trust: &Trust,
+    scope: Scope,
+    (first, last): (Nanos, Nanos),
+) -> (Nanos, Nanos) {
+    let start = if t.window_is_recording() {
+        collected_from(t, gpu, first)
+    } else {
+        first
+    };
+    let now = t.end().max(scope.to);
+    let mut end = collected_until(t, gpu, last, now);
+    if !t.window_is_recording() {
+        let ended = |u: &(Pid, _)| t.exit_of(u.0);
+        let all_ended: Option<Vec<Nanos>> = gpu.users.iter().map(ended).collect();
+        let exit = all_ended.and_then(|list| list.into_iter().max());
+        end = exit.map_or(end, |exit| end.min(exit.max(last)));
+    }
+    // Launched work that has not come back can be on the device all the time since.
+    let pending = trust.pending(gpu).map(|from| from.max(last));
+    (start, pending.map_or(end, |from| end.min(from)).max(start))
+}
+
+/// Before the shim of any of its processes collects, nothing is known of the device.
+fn collected_from(t: &Timeline, gpu: &Gpu, first: Nanos) -> Nanos {
     let uses = |pid: Pid| gpu.users.iter().any(|u| u.0 == pid);
     let active = t
         .shims()
@@ -171,6 +243,13 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
         .filter(|s| s.state == ShimState::Active && uses(s.pid))
         .map(|s| s.ts)
         .min();
+    active
+        .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
+        .min(first.max(t.start()))
+}
+
+/// Nor is it after the last one stopped for good.
+fn collected_until(t: &Timeline, gpu: &Gpu, last: Nanos, end: Nanos) -> Nanos {
     let stopped = |pid: Pid| {
         let ends = |b: &&Blind| b.pid == Some(pid) && b.to >= t.last_of(pid);
         let blind = t.blind().iter().filter(ends).find_map(|b| match b.why {
@@ -179,21 +258,19 @@ fn window(t: &Timeline, gpu: &Gpu) -> (Nanos, Nanos) {
             BlindBecause::Silent => Some(last.min(b.from)),
             BlindBecause::RingFull | BlindBecause::CuptiDropped | BlindBecause::ClockStep => None,
         });
-        blind.unwrap_or(t.end())
+        blind.unwrap_or(end)
     };
     let collected = gpu.users.iter().map(|u| stopped(u.0)).max();
-    let end = collected.unwrap_or(t.end()).max(last.min(t.end()));
-    let start = active
-        .map_or(t.start(), |a| a.clamp(t.start(), t.end()))
-        .min(first.max(t.start()));
-    (start, end.max(start))
+    collected.unwrap_or(end).max(last.min(end))
 }
 
 type Window = (Nanos, Nanos);
 
-fn device_usage(t: &Timeline, gpu: &Gpu) -> (Window, busy::Usage) {
-    let (from, to) = window(t, gpu);
-    ((from, to), busy::usage(&gpu.ops, from, to))
+/// The part of the window that is in the scope, with the sums of that part and all gaps.
+fn device_usage(t: &Timeline, gpu: &Gpu, trust: &Trust, scope: Scope) -> (Window, busy::Usage) {
+    let window = window(t, gpu, trust, scope);
+    let part = scope.clip(window);
+    (part, busy::usage(&gpu.ops, window, part))
 }
 
 fn explain_gpu(
@@ -203,25 +280,49 @@ fn explain_gpu(
     gpu: &Gpu,
     &((from, to), ref usage): &(Window, busy::Usage),
     options: &Options,
-) -> report::Gpu {
+) -> Explained {
     let t = engine.t;
+    let scope = trust.scope;
     let sound = trust.is_sound(t, gpu);
     let explainer = explainer(engine, gpu, usage, options.min_gap);
-    let listed = longest(&usage.gaps, options);
+    let inside = gaps_in(&usage.gaps, scope);
+    let listed = longest(&usage.gaps, inside.clone(), options, scope.to);
     let mut sums = Sums::new(t);
     let mut lists: Vec<(usize, report::Gap)> = Vec::new();
+    let mut continued = None;
     each_gap(&explainer, trust, usage, |i, pieces| {
+        let gap = &usage.gaps[i];
+        let cut = gap.start < scope.from || gap.end > scope.to;
         for piece in pieces {
-            sums.add(i, piece);
+            if !cut {
+                sums.add(i, piece);
+                continue;
+            }
+            let (start, end) = scope.clip((piece.start, piece.end));
+            if start < end {
+                sums.add(
+                    i,
+                    &Piece {
+                        start,
+                        end,
+                        ..*piece
+                    },
+                );
+            }
+        }
+        if gap.start < scope.from {
+            let before = pieces.iter().filter(|p| p.start < scope.from);
+            continued = Some(before.map(|p| p.cause).collect());
         }
         if listed.binary_search(&i).is_ok() {
-            let gap = &usage.gaps[i];
-            lists.push((i, describe_gap(&explainer, gap, pieces)));
+            lists.push((i, describe_gap(&explainer, gap, pieces, scope.to)));
         }
     });
-    lists.sort_by_key(|(i, _)| (std::cmp::Reverse(usage.gaps[*i].len()), *i));
-    let idle: Nanos = usage.gaps.iter().map(Gap::len).sum();
-    let causes = sums.rows(idle);
+    lists.sort_by_key(|(i, gap)| (std::cmp::Reverse(gap.end.saturating_sub(gap.start)), *i));
+    let idle = usage.idle;
+    let (causes, sentences): (Vec<_>, Vec<_>) = (sums.rows(idle, !scope.is_whole()).into_iter())
+        .map(|Row { row, sentences }| (row, sentences))
+        .unzip();
     let explained: Nanos = causes
         .iter()
         .filter(|r| r.cause.is_explained())
@@ -232,7 +333,7 @@ fn explain_gpu(
     } else {
         explained.share_of(idle)
     };
-    report::Gpu {
+    let gpu = report::Gpu {
         index,
         name: t.name(gpu.name).to_string(),
         uuid: t.name(gpu.uuid).to_string(),
@@ -244,18 +345,40 @@ fn explain_gpu(
         busy_kernel: usage.kernel,
         busy_memcpy: usage.memcpy,
         busy_memset: usage.memset,
-        operations: gpu.ops.len() as u64,
-        startup: from.saturating_sub(t.start()),
+        operations: operations(gpu, scope),
+        startup: from.saturating_sub(t.start().max(scope.from)),
         drain: if gpu.ops.is_empty() {
             Nanos::ZERO
         } else {
-            t.end().saturating_sub(to)
+            scope.end(t).saturating_sub(to)
         },
         usual_lead: explainer.usual_lead,
         causes,
-        gap_count: usage.gaps.len() as u64,
+        gap_count: inside.len() as u64,
         gaps: lists.into_iter().map(|(_, gap)| gap).collect(),
+    };
+    Explained {
+        gpu,
+        sentences,
+        continued,
     }
+}
+
+fn operations(gpu: &Gpu, scope: Scope) -> u64 {
+    if scope.is_whole() {
+        return gpu.ops.len() as u64;
+    }
+    gpu.ops.iter().filter(|op| scope.has(op.end)).count() as u64
+}
+
+/// Numbers of the gaps with time in the scope.
+fn gaps_in(gaps: &[Gap], scope: Scope) -> Range<usize> {
+    if scope.is_whole() {
+        return 0..gaps.len();
+    }
+    let first = gaps.partition_point(|g| g.end <= scope.from);
+    let after = gaps.partition_point(|g| g.start < scope.to);
+    first..after.max(first)
 }
 
 fn explainer<'a>(
@@ -277,7 +400,7 @@ fn explainer<'a>(
     }
 }
 
-/// Hands the number and the pieces of every gap to `each`, in order of time; none, where idle
+/// Hands the number and the pieces of every gap in the scope to `each`, in order of time; none, where idle
 /// time cannot be told.
 fn each_gap(
     explainer: &Explainer<'_>,
@@ -292,21 +415,21 @@ fn each_gap(
     let doubts = trust.doubts(t, gpu, usage);
     let mut doubts = doubts.iter().peekable();
     let mut pieces: Vec<Piece> = Vec::new();
-    for (i, gap) in usage.gaps.iter().enumerate() {
+    for i in gaps_in(&usage.gaps, trust.scope) {
+        while doubts.next_if(|d| d.0 < i).is_some() {}
         let doubt = doubts.next_if(|d| d.0 == i).map(|d| d.1);
-        explainer.explain(gap, doubt, &mut pieces);
+        explainer.explain(&usage.gaps[i], doubt, &mut pieces);
         each(i, &pieces);
     }
 }
 
-/// Numbers of the gaps to list, in order of time.
-fn longest(gaps: &[Gap], options: &Options) -> Vec<usize> {
-    let mut long: Vec<usize> = (0..gaps.len())
-        .filter(|&i| gaps[i].len() >= options.min_gap)
-        .collect();
+/// Numbers of the gaps to list, in order of time. What comes after `until` is no part of them.
+fn longest(gaps: &[Gap], inside: Range<usize>, options: &Options, until: Nanos) -> Vec<usize> {
+    let len = |i: usize| gaps[i].end.min(until).saturating_sub(gaps[i].start);
+    let mut long: Vec<usize> = inside.filter(|&i| len(i) >= options.min_gap).collect();
     if let Some(most) = options.gaps.filter(|&most| most < long.len()) {
         if most > 0 {
-            let order = |&i: &usize| (std::cmp::Reverse(gaps[i].len()), i);
+            let order = |&i: &usize| (std::cmp::Reverse(len(i)), i);
             long.select_nth_unstable_by_key(most - 1, order);
         }
         long.truncate(most);
@@ -322,7 +445,32 @@ fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
 }
 
-fn describe_gap(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> report::Gap {
+/// As it is seen at `until`: what ends it later is not known then.
+fn describe_gap(
+    explainer: &Explainer<'_>,
+    gap: &Gap,
+    pieces: &[Piece],
+    until: Nanos,
+) -> report::Gap {
+    if gap.end <= until {
+        return describe_whole(explainer, gap, pieces);
+    }
+    let before = pieces.iter().filter(|p| p.start < until);
+    let cut = |p: &Piece| Piece {
+        end: p.end.min(until),
+        ..*p
+    };
+    let pieces: Vec<Piece> = before.map(cut).collect();
+    let seen = describe_whole(explainer, gap, &pieces);
+    report::Gap {
+        end: until,
+        next: None,
+        lead_ns: None,
+        ..seen
+    }
+}
+
+fn describe_whole(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> report::Gap {
     let t = explainer.engine.t;
     let ending = explainer.ending(gap);
     let dispatcher = explainer.dispatcher(gap);

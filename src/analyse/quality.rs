@@ -14,14 +14,15 @@ use crate::analyse::host_side::{self, Watch};
 use crate::analyse::intervals::{just_after, Intervals};
 use crate::analyse::missing::Missing;
 use crate::analyse::report::Quality;
+use crate::analyse::scope::Scope;
 use crate::analyse::what::{missing_text, What};
 use crate::event::{Pid, Shim, ShimState};
 use crate::model::api::{self, Class};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
-use crate::model::ops::CallIdx;
+use crate::model::ops::{CallIdx, Op};
 use crate::model::thread::ThreadIdx;
-use crate::model::{BlindBecause, Timeline};
+use crate::model::{BlindBecause, Lost, Timeline};
 use crate::units::{Count, Nanos, Share};
 
 /// At most this share of launches may be unaccounted for.
@@ -38,7 +39,9 @@ const RECORDED_WITHIN: Nanos = Nanos::from_millis(500);
 pub(super) struct Coverage {
     pub(super) expected: u64,
     pub(super) came_back: u64,
-    /// Missing, and no known loss explains when.
+    /// The same of the scope only.
+    inside: (u64, u64),
+    /// Missing in the scope, and no known loss explains when.
     unplaced: u64,
     /// Launches whose operation is missing, by start.
     missing: Vec<CallIdx>,
@@ -63,34 +66,39 @@ fn share(part: u64, whole: u64) -> f64 {
 
 #[derive(Debug)]
 pub(super) struct Trust {
+    /// Only what is missing here counts against it.
+    pub(super) scope: Scope,
     coverage: FxHashMap<Pid, Coverage>,
 }
 
 impl Trust {
-    pub(super) fn of(t: &Timeline) -> Self {
+    pub(super) fn of(t: &Timeline, scope: Scope) -> Self {
         let coverage = t
             .gpu()
             .recorded_pids()
             .into_iter()
-            .map(|pid| (pid, coverage(t, pid)));
+            .map(|pid| (pid, coverage(t, pid, scope)));
         Trust {
+            scope,
             coverage: coverage.collect(),
         }
     }
 
     fn total(&self) -> (u64, u64) {
         let sum = |f: fn(&Coverage) -> u64| self.coverage.values().map(f).sum();
-        (sum(|c| c.came_back), sum(|c| c.expected))
+        (sum(|c| c.inside.0), sum(|c| c.inside.1))
     }
 
-    fn share(&self) -> Option<f64> {
-        let (came_back, expected) = self.total();
-        (expected > 0).then(|| share(came_back, expected))
+    /// Since when work of one that uses the device has not come back.
+    pub(super) fn pending(&self, gpu: &Gpu) -> Option<Nanos> {
+        let users = gpu.users.iter();
+        let coverage = users.filter_map(|u| self.coverage.get(&u.0));
+        coverage.filter_map(|c| c.pending).min()
     }
 
     /// Busy and idle time of the device can be told.
     pub(super) fn is_sound(&self, t: &Timeline, gpu: &Gpu) -> bool {
-        let invalid = invalid_of(t, gpu);
+        let invalid = invalid_of(t, gpu, self.scope);
         let seen = gpu.ops.len() as u64 + invalid;
         gpu.users
             .iter()
@@ -145,7 +153,8 @@ impl Trust {
                 missing(launch, what, &mut doubts);
             }
             if let (Some(_), Some(last)) = (coverage.pending, gaps.last()) {
-                if last.next.is_none() {
+                // While more can come, its window ends before that.
+                if last.next.is_none() && !self.scope.goes_on {
                     let what =
                         What::Say("launched work had not come back when the recording ended");
                     doubts.push((gaps.len() - 1, what));
@@ -183,17 +192,22 @@ fn touched(gaps: &[Gap], from: Nanos, to: Nanos, what: What, doubts: &mut Vec<(u
     }
 }
 
-fn invalid_of(t: &Timeline, gpu: &Gpu) -> u64 {
+fn invalid_of(t: &Timeline, gpu: &Gpu, scope: Scope) -> u64 {
     let records = t.gpu().invalid_records().iter();
     let invalid = records
-        .filter(|r| gpu.users.contains(&(r.pid, r.device)))
-        .count();
-    let impossible =
-        |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
-    (invalid + gpu.ops.iter().filter(impossible).count()) as u64
+        .filter(|r| scope.has(r.seen) && gpu.users.contains(&(r.pid, r.device)))
+        .count() as u64;
+    invalid + impossible(gpu, scope)
 }
 
-fn coverage(t: &Timeline, pid: Pid) -> Coverage {
+/// Operations with times that cannot be.
+fn impossible(gpu: &Gpu, scope: Scope) -> u64 {
+    let is_bad =
+        |o: &&Op| (o.outlasts_followers() || o.starts_before_launch()) && scope.has(o.start);
+    gpu.ops.iter().filter(is_bad).count() as u64
+}
+
+fn coverage(t: &Timeline, pid: Pid, scope: Scope) -> Coverage {
     let log = t.gpu();
     let mut launches: Vec<CallIdx> = log
         .recorded_calls_of(pid)
@@ -204,9 +218,12 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
         .collect();
     launches.sort_by_key(|&c| (log.call_at(c).start, c));
     let mut coverage = Coverage::default();
+    let inside = |c: &CallIdx| scope.has(log.call_at(*c).start);
     if launches.iter().all(|&c| log.call_at(c).has_op()) {
         coverage.expected = launches.len() as u64;
         coverage.came_back = coverage.expected;
+        let inside = launches.into_iter().filter(inside).count() as u64;
+        coverage.inside = (inside, inside);
         return coverage;
     }
     let captured = captures(t, pid);
@@ -222,6 +239,8 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
         if call.has_op() {
             coverage.expected += 1;
             coverage.came_back += 1;
+            coverage.inside.0 += u64::from(inside(&c));
+            coverage.inside.1 += u64::from(inside(&c));
         } else if captured.overlaps(call.start, call.end.max(just_after(call.start))) {
             // Put into a graph, not on the device.
         } else if last_back.is_some_and(|last| i > last) {
@@ -233,7 +252,8 @@ fn coverage(t: &Timeline, pid: Pid) -> Coverage {
             coverage.missing.push(c);
             let recorded_by = Nanos(call.end.0.saturating_add(RECORDED_WITHIN.0));
             let placed = blind.overlaps(call.start, just_after(recorded_by));
-            coverage.unplaced += u64::from(!placed);
+            coverage.unplaced += u64::from(!placed && inside(&c));
+            coverage.inside.1 += u64::from(inside(&c));
         }
     }
     coverage
@@ -275,7 +295,14 @@ struct Silence<'a> {
     shim: Option<&'a Shim>,
 }
 
-impl Silence<'_> {
+impl<'a> Silence<'a> {
+    fn reason(&self, t: &'a Timeline) -> &'a str {
+        match self.shim {
+            Some(shim) => t.name(shim.reason),
+            None => missing_text(BlindBecause::Silent),
+        }
+    }
+
     fn holds(&self, shim: &Shim) -> bool {
         shim.pid == self.pid && self.from <= shim.ts && shim.ts <= self.to
     }
@@ -305,32 +332,139 @@ fn silences(t: &Timeline) -> Vec<Silence<'_>> {
     silences
 }
 
+/// What the sentences about numbers are made from, beside [`Quality`]. Adds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    operations: u64,
+    came_back: u64,
+    expected: u64,
+    /// Busy and idle time of a device cannot be told.
+    unsound: bool,
+    clock_steps: u64,
+    /// Shorter gaps do not matter.
+    min_gap: Nanos,
+}
+
+impl Counts {
+    fn of(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Counts {
+        let (came_back, expected) = trust.total();
+        let scope = trust.scope;
+        let operations = |gpu: &Gpu| super::operations(gpu, scope);
+        Counts {
+            operations: t.gpu().devices().iter().map(operations).sum(),
+            came_back,
+            expected,
+            unsound: trust.coverage.values().any(|c| !c.is_sound()),
+            clock_steps: lost(t, scope).clock_steps,
+            min_gap,
+        }
+    }
+
+    pub(super) fn add(&mut self, more: &Counts) {
+        self.operations += more.operations;
+        self.came_back += more.came_back;
+        self.expected += more.expected;
+        self.unsound |= more.unsound;
+        self.clock_steps += more.clock_steps;
+        self.min_gap = more.min_gap;
+    }
+
+    pub(super) fn coverage(&self) -> Option<f64> {
+        (self.expected > 0).then(|| share(self.came_back, self.expected))
+    }
+}
+
+fn lost(t: &Timeline, scope: Scope) -> Lost {
+    if scope.is_whole() {
+        t.lost()
+    } else {
+        t.lost_if(|loss| scope.has(loss.to))
+    }
+}
+
 /// Numbers and sentences about the whole recording.
 pub(super) fn quality(t: &Timeline, trust: &Trust, min_gap: Nanos) -> Quality {
-    let lost = t.lost();
-    let impossible: u64 = t
-        .gpu()
-        .devices()
-        .iter()
-        .map(|g| {
-            let bad =
-                |o: &&crate::model::ops::Op| o.outlasts_followers() || o.starts_before_launch();
-            g.ops.iter().filter(bad).count() as u64
-        })
-        .sum();
-    let mut q = Quality {
-        events: t.events(),
+    let (mut q, counts) = numbers(t, trust, min_gap);
+    q.events = t.events();
+    q.warnings = warnings(t, &q, &counts);
+    q
+}
+
+/// The same of a part of what came in. Returns the sentences without a number, too: those hold for as long as they
+/// are said, the others have to be made of the sums.
+pub(super) fn of_slice(
+    t: &Timeline,
+    trust: &Trust,
+    min_gap: Nanos,
+) -> (Quality, Counts, Vec<String>) {
+    let (mut q, counts) = numbers(t, trust, min_gap);
+    let said = standing(t, trust.scope);
+    q.warnings = counted(&q, &counts);
+    q.warnings.extend(said.iter().cloned());
+    (q, counts, said)
+}
+
+fn numbers(t: &Timeline, trust: &Trust, min_gap: Nanos) -> (Quality, Counts) {
+    let scope = trust.scope;
+    let lost = lost(t, scope);
+    let devices = t.gpu().devices().iter();
+    let impossible: u64 = devices.map(|gpu| impossible(gpu, scope)).sum();
+    let invalid = t.gpu().invalid_records().iter();
+    let counts = Counts::of(t, trust, min_gap);
+    let q = Quality {
+        events: 0,
         bpf_lost: lost.bpf,
         shim_lost: lost.shim,
         cupti_lost: lost.cupti,
-        invalid_gpu_records: t.gpu().invalid_records().len() as u64 + impossible,
-        unmatched_gpu_records: t.gpu().unmatched(),
-        gpu_coverage: trust.share(),
+        invalid_gpu_records: invalid.filter(|r| scope.has(r.seen)).count() as u64 + impossible,
+        unmatched_gpu_records: unmatched(t, scope),
+        gpu_coverage: counts.coverage(),
         max_clock_error: t.clock_error(),
         warnings: Vec::new(),
     };
-    q.warnings = warnings(t, trust, &q, min_gap);
-    q
+    (q, counts)
+}
+
+fn unmatched(t: &Timeline, scope: Scope) -> u64 {
+    if scope.is_whole() {
+        return t.gpu().unmatched();
+    }
+    let ops = t.gpu().devices().iter().flat_map(|gpu| &gpu.ops);
+    ops.filter(|op| op.is_unmatched() && scope.has(op.end))
+        .count() as u64
+}
+
+/// What holds of the target and of the machine in a slice, in words that stay the same while it does.
+fn standing(t: &Timeline, scope: Scope) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    let silences = silences(t);
+    for silence in &silences {
+        if scope.overlaps(silence.from, silence.to) {
+            let reason = silence.reason(t);
+            said.push(format!("pid {}: {reason}: no GPU records", silence.pid));
+        }
+    }
+    let watches = host_side::watches(t);
+    for (pid, list) in &watches {
+        let now = list.iter().rfind(|w| scope.overlaps(w.from, w.to));
+        if let Some(watch) = now {
+            said.push(format!(
+                "pid {pid}: the host's side only, by probes on the CUDA driver, because {}: what a GPU \
+                 does for it is not known",
+                watch.reason
+            ));
+        }
+    }
+    // Of each process what held last.
+    for of_one in t.shims().chunk_by(|a, b| a.pid == b.pid) {
+        let Some(shim) = of_one.iter().rfind(|s| s.ts < scope.to) else {
+            continue;
+        };
+        let text = shim_text(t, shim, &watches, &silences);
+        said.extend(text.filter(|_| t.exit_of(shim.pid).is_none_or(|exit| exit > scope.from)));
+    }
+    said.extend(missing_probes(t));
+    said
 }
 
 /// Processes whose calls were measured by probes, each with when and why. Those without any GPU record
@@ -384,27 +518,59 @@ fn probed_texts(t: &Timeline, watches: &BTreeMap<Pid, Vec<Watch<'_>>>) -> Vec<St
     texts
 }
 
-fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<String> {
+fn warnings(t: &Timeline, q: &Quality, counts: &Counts) -> Vec<String> {
     let mut w = Vec::new();
-    let ops: u64 = t.gpu().devices().iter().map(|g| g.ops.len() as u64).sum();
-    if ops == 0 {
+    if counts.operations == 0 {
         w.push("no GPU operations were recorded: idle time cannot be diagnosed".to_string());
     }
     if t.summary().is_none() {
         w.push("the recording was cut: it is reported as far as it goes".to_string());
     }
-    let (came_back, expected) = trust.total();
-    let unsound = trust.coverage.values().any(|c| !c.is_sound());
-    if unsound {
+    w.extend(counted(q, counts));
+    let silences = silences(t);
+    for silence in &silences {
+        w.push(format!(
+            "pid {}: {}: no GPU records from {} to {} of the recording ({})",
+            silence.pid,
+            silence.reason(t),
+            silence.from.saturating_sub(t.start()),
+            silence.to.saturating_sub(t.start()),
+            silence.to.saturating_sub(silence.from)
+        ));
+    }
+    let watches = host_side::watches(t);
+    w.extend(probed_texts(t, &watches));
+    let shims = t.shims().iter();
+    w.extend(shims.filter_map(|shim| shim_text(t, shim, &watches, &silences)));
+    w.extend(missing_probes(t));
+    w.extend(
+        t.summary()
+            .into_iter()
+            .flat_map(|s| s.warnings.iter().cloned()),
+    );
+    let mut seen = std::collections::HashSet::new();
+    w.retain(|text| seen.insert(text.clone()));
+    w
+}
+
+/// Sentences about numbers.
+pub(super) fn counted(q: &Quality, counts: &Counts) -> Vec<String> {
+    let mut w = Vec::new();
+    if counts.unsound {
         w.push(format!(
             "{} of {} launches came back from the GPU ({}), and it is not known when the others were \
              lost: busy and idle time are not shown",
-            Count(came_back),
-            Count(expected),
-            Share(share(came_back, expected)),
+            Count(counts.came_back),
+            Count(counts.expected),
+            Share(share(counts.came_back, counts.expected)),
         ));
     }
-    if share(q.invalid_gpu_records, ops + q.invalid_gpu_records) > TOLERATED {
+    let operations = counts.operations;
+    if share(
+        q.invalid_gpu_records,
+        operations.saturating_add(q.invalid_gpu_records),
+    ) > TOLERATED
+    {
         w.push(format!(
             "{} GPU records have impossible times",
             Count(q.invalid_gpu_records)
@@ -425,69 +591,54 @@ fn warnings(t: &Timeline, trust: &Trust, q: &Quality, min_gap: Nanos) -> Vec<Str
             w.push(format!("{} {who}", Count(count)));
         }
     }
-    let steps = t.lost().clock_steps;
+    let steps = counts.clock_steps;
     if steps > 0 {
         let why = missing_text(BlindBecause::ClockStep);
         w.push(format!(
             "{why} {steps} times: gaps at these moments are not explained"
         ));
     }
-    if ops > 0 && share(q.unmatched_gpu_records, ops) > TOLERATED {
+    if operations > 0 && share(q.unmatched_gpu_records, operations) > TOLERATED {
         w.push(format!(
             "{} of {} operations have no recorded launch call",
             Count(q.unmatched_gpu_records),
-            Count(ops)
+            Count(operations)
         ));
     }
-    if q.max_clock_error.is_some_and(|e| e > min_gap) {
-        let error = q.max_clock_error.unwrap_or_default();
+    if let Some(error) = q.max_clock_error.filter(|e| *e > counts.min_gap) {
         w.push(format!("GPU and host clocks agree to {error} only"));
     }
-    let silences = silences(t);
-    for silence in &silences {
-        let reason = match silence.shim {
-            Some(shim) => t.name(shim.reason),
-            None => missing_text(BlindBecause::Silent),
-        };
-        w.push(format!(
-            "pid {}: {reason}: no GPU records from {} to {} of the recording ({})",
-            silence.pid,
-            silence.from.saturating_sub(t.start()),
-            silence.to.saturating_sub(t.start()),
-            silence.to.saturating_sub(silence.from)
-        ));
-    }
-    let watches = host_side::watches(t);
-    w.extend(probed_texts(t, &watches));
-    for shim in t.shims() {
-        let reason = t.name(shim.reason);
-        let probed = watches.get(&shim.pid);
-        let said = probed.is_some_and(|list| list.iter().any(|w| w.reason == reason));
-        if said || silences.iter().any(|s| s.holds(shim)) {
-            continue;
-        }
-        let state = match shim.state {
-            ShimState::Busy => "another tool holds CUPTI",
-            ShimState::Failed => "GPU activity cannot be recorded",
-            ShimState::Dormant | ShimState::Active | ShimState::Paused => continue,
-        };
-        w.push(if reason.starts_with(state) {
-            format!("pid {}: {reason}", shim.pid)
-        } else if reason.is_empty() {
-            format!("pid {}: {state}", shim.pid)
-        } else {
-            format!("pid {}: {state}: {reason}", shim.pid)
-        });
-    }
-    for probe in &t.meta().missing_probes {
-        w.push(format!("not recorded: {probe}"));
-    }
-    w.extend(
-        t.summary()
-            .into_iter()
-            .flat_map(|s| s.warnings.iter().cloned()),
-    );
-    let mut seen = std::collections::HashSet::new();
-    w.retain(|text| seen.insert(text.clone()));
     w
+}
+
+/// Why a process has no GPU records, unless that was said already.
+fn shim_text(
+    t: &Timeline,
+    shim: &Shim,
+    watches: &BTreeMap<Pid, Vec<Watch<'_>>>,
+    silences: &[Silence<'_>],
+) -> Option<String> {
+    let reason = t.name(shim.reason);
+    let probed = watches.get(&shim.pid);
+    let said = probed.is_some_and(|list| list.iter().any(|w| w.reason == reason));
+    if said || silences.iter().any(|s| s.holds(shim)) {
+        return None;
+    }
+    let state = match shim.state {
+        ShimState::Busy => "another tool holds CUPTI",
+        ShimState::Failed => "GPU activity cannot be recorded",
+        ShimState::Dormant | ShimState::Active | ShimState::Paused => return None,
+    };
+    Some(if reason.starts_with(state) {
+        format!("pid {}: {reason}", shim.pid)
+    } else if reason.is_empty() {
+        format!("pid {}: {state}", shim.pid)
+    } else {
+        format!("pid {}: {state}: {reason}", shim.pid)
+    })
+}
+
+fn missing_probes(t: &Timeline) -> impl Iterator<Item = String> + '_ {
+    let probes = t.meta().missing_probes.iter();
+    probes.map(|probe| format!("not recorded: {probe}"))
 }

@@ -4,7 +4,7 @@
 use std::collections::hash_map::Entry;
 
 use crate::analyse::cause::Cause;
-use crate::analyse::evidence;
+use crate::analyse::evidence::{self, Sentence};
 use crate::analyse::report::{Blame, CauseRow};
 use crate::analyse::what::{cgroup_of, describe, describe_as, thread_ref, Piece, What};
 use crate::event::{CallStackId, Pid, Tid};
@@ -14,7 +14,20 @@ use crate::model::Timeline;
 use crate::units::Nanos;
 
 /// Rows beyond this many are added up into one.
-const MOST_ROWS: usize = 50;
+pub(super) const MOST_ROWS: usize = 50;
+
+/// Of what is added to others there is much.
+const MOST_SUMMANDS: usize = 20;
+
+/// In which rows are added up that are too many. The same everywhere, so that these rows add up, too.
+pub(super) const OTHERS: &str = "others";
+
+/// A cause, and its evidence in parts.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) row: CauseRow,
+    pub(super) sentences: Vec<Sentence>,
+}
 
 /// All pieces of one cause with the same thread and the same matter.
 #[derive(Clone, Debug)]
@@ -150,10 +163,10 @@ impl<'t> Sums<'t> {
         }
     }
 
-    /// Most time first; equal times in the order of the vocabulary.
-    pub(super) fn rows(self, idle: Nanos) -> Vec<CauseRow> {
+    /// Most time first; equal times in the order of the vocabulary. `summand`: they will be added to others.
+    pub(super) fn rows(self, idle: Nanos, summand: bool) -> Vec<Row> {
         let t = self.t;
-        let mut rows: Vec<CauseRow> = Cause::ALL
+        let mut rows: Vec<Row> = Cause::ALL
             .iter()
             .copied()
             .zip(self.causes)
@@ -178,27 +191,39 @@ impl<'t> Sums<'t> {
                         .then_with(|| a.longest.start.cmp(&b.longest.start))
                 });
                 let (sorted, by): (Vec<Share>, Vec<Blame>) = shares.into_iter().unzip();
-                CauseRow {
+                let sentences = evidence::sentences(t, cause, &sorted);
+                let row = CauseRow {
                     cause,
                     total: sum.total,
                     share: sum.total.share_of(idle),
                     gaps: sum.gaps,
-                    by: shorten(by),
-                    evidence: evidence::sentences(t, cause, &sorted),
-                }
+                    by: if summand {
+                        shorten(by, MOST_SUMMANDS, |_| OTHERS.to_string())
+                    } else {
+                        shorten(by, MOST_ROWS, |rest| format!("{rest} {OTHERS}"))
+                    },
+                    evidence: sentences.iter().map(Sentence::text).collect(),
+                };
+                Row { row, sentences }
             })
             .collect();
-        rows.sort_by(|a, b| b.total.cmp(&a.total).then(a.cause.cmp(&b.cause)));
+        rows.sort_by(|Row { row: a, .. }, Row { row: b, .. }| {
+            b.total.cmp(&a.total).then(a.cause.cmp(&b.cause))
+        });
         rows
     }
 }
 
-fn shorten(mut by: Vec<Blame>) -> Vec<Blame> {
-    if by.len() > MOST_ROWS {
-        let rest = by.split_off(MOST_ROWS - 1);
+pub(super) fn shorten(
+    mut by: Vec<Blame>,
+    most: usize,
+    others: impl Fn(usize) -> String,
+) -> Vec<Blame> {
+    if by.len() > most {
+        let rest = by.split_off(most - 1);
         by.push(Blame {
             who: None,
-            what: format!("{} others", rest.len()),
+            what: others(rest.len()),
             total: rest.iter().map(|b| b.total).sum(),
         });
     }

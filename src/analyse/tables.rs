@@ -3,26 +3,29 @@
 
 use std::collections::BTreeMap;
 
-use crate::analyse::intervals::Intervals;
 use crate::analyse::report::{Call, Kernel, Thread};
+use crate::analyse::scope::Scope;
 use crate::analyse::what::thread_ref;
-use crate::event::{Api, NameId, OpKind, Pid};
+use crate::analyse::IdleOf;
+use crate::event::{Api, NameId, OpKind};
 use crate::model::fxhash::FxHashMap;
+use crate::model::ops::CallIdx;
 use crate::model::thread::State;
-use crate::model::{api, Timeline};
+use crate::model::{self, api, Timeline};
 use crate::units::Nanos;
 
 fn add(sum: &mut Nanos, more: Nanos) {
     *sum = Nanos(sum.0.saturating_add(more.0));
 }
 
-pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
-    let (start, end) = (t.start(), t.end());
+pub(super) fn threads(t: &Timeline, scope: Scope) -> Vec<Thread> {
+    let (start, end) = (scope.from.max(t.start()), scope.end(t));
     let mut rows = Vec::new();
     for (idx, thread) in t.threads() {
         if !thread.is_target() {
             continue;
         }
+        let launches = launches(t, thread, scope);
         // One row for each thread that had the id, not one for each name that it had.
         let mut rows_of: BTreeMap<(u32, u64), (Thread, Nanos)> = BTreeMap::new();
         for s in thread.states(start, end) {
@@ -35,7 +38,7 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
                     run: Nanos::ZERO,
                     runq: Nanos::ZERO,
                     blocked: Nanos::ZERO,
-                    launches: thread.launches,
+                    launches,
                 };
                 (row, s.start)
             });
@@ -53,14 +56,28 @@ pub(super) fn threads(t: &Timeline) -> Vec<Thread> {
             row
         }));
     }
+    sort_threads(&mut rows);
+    rows
+}
+
+pub(super) fn sort_threads(rows: &mut [Thread]) {
     rows.sort_by_key(|r| {
         let waited = (std::cmp::Reverse(r.runq), std::cmp::Reverse(r.blocked));
         (!r.dispatcher, waited, r.who.pid, r.who.tid)
     });
-    rows
 }
 
-pub(super) fn kernels(t: &Timeline) -> Vec<Kernel> {
+fn launches(t: &Timeline, thread: &model::thread::Thread, scope: Scope) -> u64 {
+    if scope.is_whole() {
+        return thread.launches;
+    }
+    let calls = thread.calls().iter().map(|&c| t.gpu().call_at(CallIdx(c)));
+    calls
+        .filter(|call| scope.has(call.end) && api::starts_kernels(call.class) && !call.failed())
+        .count() as u64
+}
+
+pub(super) fn kernels(t: &Timeline, scope: Scope) -> Vec<Kernel> {
     struct Row {
         count: u64,
         total: Nanos,
@@ -72,7 +89,7 @@ pub(super) fn kernels(t: &Timeline) -> Vec<Kernel> {
         let OpKind::Kernel { name } = op.kind() else {
             continue;
         };
-        if op.outlasts_followers() {
+        if op.outlasts_followers() || !scope.has(op.end) {
             continue;
         }
         let len = op.end.saturating_sub(op.start);
@@ -104,8 +121,12 @@ pub(super) fn kernels(t: &Timeline) -> Vec<Kernel> {
         kernel.max = kernel.max.max(row.max);
     }
     let mut kernels: Vec<Kernel> = by_name.into_values().collect();
-    kernels.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
+    sort_kernels(&mut kernels);
     kernels
+}
+
+pub(super) fn sort_kernels(kernels: &mut [Kernel]) {
+    kernels.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
 }
 
 fn add_known(sum: &mut Option<Nanos>, more: Option<Nanos>) {
@@ -115,12 +136,15 @@ fn add_known(sum: &mut Option<Nanos>, more: Option<Nanos>) {
 }
 
 /// `idle` tells when a device of the process was idle, where that can be told.
-pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call> {
+pub(super) fn calls(t: &Timeline, idle: &IdleOf, scope: Scope) -> Vec<Call> {
     let mut rows: FxHashMap<Api, Call> = FxHashMap::default();
     for pid in t.gpu().calling_pids() {
         let idle = idle.get(&pid);
         for index in t.gpu().calls_of(pid) {
             let call = t.gpu().call_at(index);
+            if !scope.has(call.end) {
+                continue;
+            }
             let len = call.end.saturating_sub(call.start);
             let row = rows.entry(call.api()).or_insert_with(|| Call {
                 name: api::name(call.api()).into_owned(),
@@ -154,10 +178,14 @@ pub(super) fn calls(t: &Timeline, idle: &FxHashMap<Pid, Intervals>) -> Vec<Call>
         }
     }
     let mut calls: Vec<Call> = by_name.into_values().collect();
+    sort_calls(&mut calls);
+    calls
+}
+
+pub(super) fn sort_calls(calls: &mut [Call]) {
     calls.sort_by(|a, b| {
         (b.idle_overlap, b.total)
             .cmp(&(a.idle_overlap, a.total))
             .then_with(|| a.name.cmp(&b.name))
     });
-    calls
 }

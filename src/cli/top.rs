@@ -105,6 +105,10 @@ pub(super) struct TopArgs {
     #[arg(long)]
     no_inject: bool,
 
+    /// Do not ask the driver (NVML) for what nvidia-smi shows
+    #[arg(long, conflicts_with = "input")]
+    no_nvml: bool,
+
     /// Draw with ASCII only
     #[arg(long)]
     ascii: bool,
@@ -137,6 +141,8 @@ pub struct TopOptions {
     pub output: PathBuf,
     pub stacks: Option<StackOptions>,
     pub inject: bool,
+    /// Ask NVML for utilisation, memory, power and clocks.
+    pub nvml: bool,
     pub ascii: bool,
     pub strict: bool,
     pub quiet: bool,
@@ -207,6 +213,7 @@ impl TopArgs {
                 launch_one_in: None,
             }),
             inject: !self.no_inject,
+            nvml: !self.no_nvml,
             ascii: self.ascii,
             strict: self.strict,
             quiet: self.quiet,

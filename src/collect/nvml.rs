@@ -19,6 +19,7 @@
 //! initialised while it runs. Where the driver is installed but not loaded, NVML itself has it loaded.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -210,6 +211,22 @@ impl Cost {
         if let Ok(cpu) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) {
             self.cpu = Nanos(u64::try_from(Duration::from(cpu).as_nanos()).unwrap_or(0));
         }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = Nanos(self.time.0 / self.rounds.max(1));
+        let Cost {
+            rounds,
+            longest,
+            cpu,
+            ..
+        } = self;
+        write!(
+            f,
+            "{rounds} rounds, {each} each, {longest} the longest; {cpu} of CPU"
+        )
     }
 }
 

@@ -293,7 +293,10 @@ impl GpuLog {
                     }
                     // Kernels are recorded a moment before calls are: see the shim.
                     None if pairs.first().is_some_and(|p| op.correlation < p.0) => {}
-                    None => self.unmatched += 1,
+                    None => {
+                        op.flags |= Op::UNMATCHED;
+                        self.unmatched += 1;
+                    }
                 }
             }
             distrust_overlaps(&mut slot.ops);

@@ -512,8 +512,12 @@ impl Timeline {
     }
 
     pub fn lost(&self) -> Lost {
+        self.lost_if(|_| true)
+    }
+
+    pub fn lost_if(&self, wanted: impl Fn(&Loss) -> bool) -> Lost {
         let mut lost = Lost::default();
-        for loss in &self.losses {
+        for loss in self.losses.iter().filter(|loss| wanted(loss)) {
             let sum = match loss.source {
                 LossSource::Bpf(_) => &mut lost.bpf,
                 LossSource::ShimRing(_) => &mut lost.shim,

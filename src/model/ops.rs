@@ -42,10 +42,16 @@ impl Op {
     pub(super) const FIRST_OF_CALL: u8 = 2;
     pub(super) const BEFORE_LAUNCH: u8 = 4;
     pub(super) const OUTLASTS: u8 = 8;
+    pub(super) const UNMATCHED: u8 = 16;
 
     /// The call that started it, when that was seen.
     pub fn call(&self) -> Option<CallIdx> {
         (self.call != NO_CALL).then_some(CallIdx(self.call))
+    }
+
+    /// Its call should have been seen, and was not.
+    pub fn is_unmatched(&self) -> bool {
+        self.flags & Op::UNMATCHED != 0
     }
 
     /// The first to start of the operations of its call on this device: a graph launch starts many.

@@ -471,6 +471,12 @@ impl Thread {
         })
     }
 
+    /// States that began before `t`, the last one first.
+    pub fn states_before(&self, t: Nanos) -> impl Iterator<Item = State> + '_ {
+        let upto = self.spans.partition_point(|s| s.start < t);
+        (0..upto).rev().map(|i| self.state(i))
+    }
+
     fn span_end(&self, i: usize) -> Nanos {
         self.spans.get(i + 1).map_or(Nanos::MAX, |s| s.start)
     }

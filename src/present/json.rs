@@ -17,6 +17,8 @@ use crate::analyse::report::{
     ThreadRef, Waker,
 };
 use crate::event::{CorrelationId, Pid, StreamId, Tid};
+use crate::facts::GpuFacts;
+use crate::present::facts::FactsDoc;
 use crate::present::names;
 use crate::store::meta::{GpuSource, Meta, Summary};
 use crate::units::Nanos;
@@ -37,15 +39,20 @@ pub fn write_report(
     out.write_all(b"\n")
 }
 
-/// The same in one line.
+/// The same in one line, with what the driver says of the GPUs now.
 pub fn write_report_line(
     out: &mut impl Write,
     report: &Report,
     meta: &Meta,
     summary: Option<&Summary>,
+    facts: &[GpuFacts],
 ) -> io::Result<()> {
     let names = Demangled::of(report);
-    serde_json::to_writer(&mut *out, &document(report, meta, summary, &names))?;
+    let document = ReportDoc {
+        nvml: Some(facts.iter().map(FactsDoc::new).collect()),
+        ..document(report, meta, summary, &names)
+    };
+    serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
 }
 
@@ -80,6 +87,7 @@ fn document<'a>(
             .map(|kernel| KernelDoc::new(kernel, names))
             .collect(),
         calls: report.calls.iter().map(CallDoc::new).collect(),
+        nvml: None,
     }
 }
 
@@ -123,6 +131,9 @@ struct ReportDoc<'a> {
     threads: Vec<ThreadDoc<'a>>,
     kernels: Vec<KernelDoc<'a>>,
     calls: Vec<CallDoc<'a>>,
+    /// Of a moment: recordings have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvml: Option<Vec<FactsDoc<'a>>>,
 }
 
 #[derive(Serialize)]

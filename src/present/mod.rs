@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod export;
+mod facts;
 pub mod flame;
 pub mod json;
 pub mod page;

@@ -167,11 +167,11 @@ fn without_its_terminal_it_ends() {
         return;
     }
     let target = Process::sleeper();
-    for nohup in ["", "nohup "] {
+    // Without HUP there is nothing but the terminal to tell it.
+    for ignored in ["USR1", "HUP"] {
         let terminal = Terminal::new(80, 24);
         let command = terminal.gdiag(&format!("top -p {}", target.pid()));
-        // With nohup there is no HUP to tell it. stdin stays.
-        terminal.run(&format!("{nohup}{command}"));
+        terminal.run(&format!("(trap '' {ignored}; exec {command})"));
         terminal.wait_for_top();
         let pid = terminal.pid_of_gdiag();
         terminal.pull_out();

@@ -4,14 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 /// Nothing here takes longer, however busy the machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(15);
 
 /// What the shell prints when it waits for a command.
 const PROMPT: &str = "ready> ";
@@ -99,7 +98,7 @@ pub fn state(pid: u32) -> Option<char> {
 /// A tmux server with one window and a shell in it.
 #[derive(Debug)]
 pub struct Terminal {
-    server: String,
+    socket: PathBuf,
     pub dir: tempfile::TempDir,
 }
 
@@ -110,22 +109,22 @@ impl Terminal {
 
     /// With these variables. UTF-8 and colors unless they say otherwise.
     pub fn with(columns: u16, rows: u16, environment: &[(&str, &str)]) -> Terminal {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = tempfile::tempdir().unwrap();
+        let rc = dir.path().join("bashrc");
+        fs::write(&rc, format!("PS1='{PROMPT}'\nulimit -c 0\n")).unwrap();
         let terminal = Terminal {
-            server: format!("gdiag-test-{}-{number}", std::process::id()),
-            dir: tempfile::tempdir().unwrap(),
+            socket: dir.path().join("tmux"),
+            dir,
         };
         let mut command = terminal.tmux(&["-u", "new-session", "-d"]);
         command.args(["-x", &columns.to_string(), "-y", &rows.to_string()]);
         for variable in ["NO_COLOR", "COLORTERM", "COLORFGBG", "LC_ALL", "LC_CTYPE"] {
             command.env_remove(variable);
         }
-        let usual = [("LANG", "C.UTF-8"), ("PS1", PROMPT)];
-        for (name, value) in usual.iter().chain(environment) {
+        for (name, value) in [("LANG", "C.UTF-8")].iter().chain(environment) {
             command.args(["-e", &format!("{name}={value}")]);
         }
-        command.arg("bash --norc --noprofile -i");
+        command.arg(format!("bash --noprofile --rcfile {} -i", rc.display()));
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         terminal.wait_for("the shell", |screen| screen.contains(PROMPT.trim_end()));
@@ -134,8 +133,8 @@ impl Terminal {
 
     fn tmux(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "30", "tmux", "-L", &self.server]);
-        command.args(["-f", "/dev/null"]).args(arguments);
+        command.args(["--kill-after=5", "30", "tmux", "-f", "/dev/null", "-S"]);
+        command.arg(&self.socket).args(arguments);
         command
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{slice, Slice, SliceOptions};
-use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, Pid, Tid};
+use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
 use crate::fxhash::FxHashMap;
 use crate::model::api::{self, Class};
 use crate::model::names::Names;
@@ -350,6 +350,23 @@ impl Feed {
         slices
     }
 
+    /// What has not been analysed of the time until `end`, when nothing comes any more. The last slice may be shorter.
+    pub fn finish(&mut self, end: Nanos) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        while self.next < end {
+            let to = (self.next + SLICE).min(end);
+            self.analyse(to, &mut slices);
+            self.next = to;
+            self.age(end);
+        }
+        slices
+    }
+
+    /// The text of a name that events used a moment ago.
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id)
+    }
+
     /// What was until `to` is not to be analysed.
     pub fn pass(&mut self, to: Nanos) {
         if to > self.next {
@@ -381,8 +398,11 @@ impl Feed {
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
         let from = self.next;
         let timeline = self.timeline(to);
-        let mut newest = slice(&timeline, from, to, &self.options);
-        newest.events = std::mem::take(&mut self.events);
+        let options = SliceOptions {
+            events: std::mem::take(&mut self.events),
+            ..self.options
+        };
+        let mut newest = slice(&timeline, from, to, &options);
         newest.lost = std::mem::take(&mut self.lost);
         let open: Vec<OpenGap> = (newest.report.gpus.iter())
             .flat_map(|gpu| {

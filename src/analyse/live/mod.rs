@@ -8,17 +8,54 @@
 
 mod feed;
 mod slice;
+mod stacks;
+#[cfg(test)]
+mod tests;
 mod window;
 
+use crate::analyse::cause::Cause;
+use crate::analyse::evidence::Sentence;
+use crate::analyse::quality::Counts;
 use crate::analyse::report::Report;
 use crate::analyse::{sched, syscalls};
 use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
 use crate::units::Nanos;
 
-pub use feed::Feed;
-pub use slice::{slice, SliceOptions};
-pub use window::Window;
+pub use feed::{Feed, SLICE};
+pub use slice::slice;
+pub use window::{GpuPoint, Point, Window};
+
+/// How a slice is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceOptions {
+    /// Shorter gaps are not listed, and get their cause from the lead rule alone.
+    pub min_gap: Nanos,
+    /// Gaps listed for each device.
+    pub gaps: usize,
+    /// Stacks listed for each thread.
+    pub stacks: usize,
+    /// There are no targets that could use a GPU: only the scheduler and the system calls are looked at.
+    pub only_host: bool,
+    /// More will come than the timeline holds: its last operation is not the last one, and work that has not come
+    /// back can still be going on.
+    pub goes_on: bool,
+    /// Events that came from the sources in the time of the slice.
+    pub events: u64,
+}
+
+impl Default for SliceOptions {
+    fn default() -> Self {
+        SliceOptions {
+            min_gap: Nanos::from_micros(10),
+            gaps: 20,
+            stacks: 5,
+            only_host: false,
+            goes_on: true,
+            events: 0,
+        }
+    }
+}
 
 /// What happened in `[from, to)`. Instants are of CLOCK_MONOTONIC, of the recorded machine.
 #[derive(Clone, Debug)]
@@ -40,6 +77,25 @@ pub struct Slice {
     /// Of the sources, in this time.
     pub events: u64,
     pub lost: u64,
+    pub parts: Parts,
+}
+
+/// What slices are added up with: the parts of what is text in a report, and what would count twice.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    counts: Counts,
+    /// Warnings without a number.
+    said: Vec<String>,
+    /// By GPU of the report.
+    gpus: Vec<GpuParts>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct GpuParts {
+    /// In the order of the causes in the report.
+    sentences: Vec<Vec<Sentence>>,
+    /// A gap reaches into the slice from before, and had these causes there already.
+    continued: Option<Vec<Cause>>,
 }
 
 /// Launches whose operation ran on this GPU.

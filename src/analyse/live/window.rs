@@ -44,3 +44,32 @@ pub struct GpuPoint {
     pub cause: Option<Cause>,
     pub launches: u64,
 }
+
+impl Window {
+    pub fn of(slices: &[std::sync::Arc<super::Slice>]) -> Window {
+        let last = slices.last();
+        Window {
+            from: slices.first().map(|s| s.from).unwrap_or_default(),
+            to: last.map(|s| s.to).unwrap_or_default(),
+            report: last.map(|s| s.report.clone()).unwrap_or_default(),
+            sched: last.map(|s| s.sched.clone()).unwrap_or_default(),
+            calls: last.map_or(
+                syscalls::Summary {
+                    measure: syscalls::Measure::Waits,
+                    start: Nanos::ZERO,
+                    end: Nanos::ZERO,
+                    threads: vec![],
+                    gpu: false,
+                    notes: vec![],
+                },
+                |s| s.calls.clone(),
+            ),
+            launches: last.map(|s| s.launches.clone()).unwrap_or_default(),
+            cuda: last.map(|s| s.cuda.clone()).unwrap_or_default(),
+            stacks: last.map(|s| s.stacks.clone()).unwrap_or_default(),
+            events: slices.iter().map(|s| s.events).sum(),
+            lost: 0,
+            points: vec![],
+        }
+    }
+}

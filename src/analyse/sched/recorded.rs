@@ -33,6 +33,8 @@ pub struct Scope<'a> {
     pub cpus: Option<&'a [Cpu]>,
     /// Only these threads; all when there are none.
     pub tids: &'a [Tid],
+    /// The part is added to others before and after it: what crosses an end counts once, whole, where it ends.
+    pub joins: bool,
 }
 
 impl Scope<'_> {
@@ -137,13 +139,39 @@ impl Phase {
         self.last.end.saturating_sub(self.first.start)
     }
 
-    /// Its beginning was seen, and is in the scope.
-    fn begun(&self, scope: &Scope<'_>) -> bool {
-        self.first.span.0 > scope.from
+    /// Its beginning is in the scope, and was seen.
+    fn begun(&self, t: &Timeline, scope: &Scope<'_>) -> bool {
+        let begin = self.first.span.0;
+        if scope.joins {
+            begin >= scope.from && begin > t.start()
+        } else {
+            begin > scope.from
+        }
     }
 
     fn ended(&self, scope: &Scope<'_>) -> bool {
         self.last.span.1 <= scope.to
+    }
+
+    /// How long it was, or has been so far: with what was before the scope, when that counts here.
+    fn time(&self, t: &Timeline, scope: &Scope<'_>) -> Nanos {
+        let begin = self.first.span.0;
+        let start = if scope.joins && begin > t.start() {
+            begin
+        } else {
+            self.first.start
+        };
+        self.last.end.saturating_sub(start)
+    }
+
+    /// All of it is known, and it counts here.
+    fn is_complete(&self, t: &Timeline, scope: &Scope<'_>) -> bool {
+        let known = if scope.joins {
+            self.first.span.0 > t.start()
+        } else {
+            self.begun(t, scope)
+        };
+        known && self.ended(scope)
     }
 }
 
@@ -207,6 +235,15 @@ impl<'a> Adder<'a> {
         let to = self.scope.to.min(self.life.to);
         let mut open: Option<Phase> = None;
         let mut before = State::Unknown;
+        if self.scope.joins && self.life.from < from {
+            let mut earlier = self.thread().states_before(from);
+            before = earlier.next().unwrap_or(State::Unknown);
+            let ran = std::iter::once(before).chain(earlier);
+            self.cpu = ran.into_iter().find_map(|state| match state {
+                State::Running { cpu } => cpu,
+                State::Unknown | State::Runnable { .. } | State::Blocked(_) | State::Exited => None,
+            });
+        }
         for stretch in self.thread().states(from, to) {
             if let Some(phase) = open.as_mut().filter(|phase| phase.goes_on(&stretch)) {
                 phase.last = stretch;
@@ -234,7 +271,7 @@ impl<'a> Adder<'a> {
                 if !self.scope.has(self.cpu) {
                     return;
                 }
-                if phase.begun(self.scope) {
+                if phase.begun(self.t, self.scope) {
                     self.sum.voluntary += 1;
                 }
                 let group = sleep.syscall.map(|nr| self.t.syscalls().group(nr));
@@ -265,15 +302,15 @@ impl<'a> Adder<'a> {
         if !self.scope.has(cpu) {
             return;
         }
-        if moved && phase.begun(self.scope) {
+        if moved && phase.begun(self.t, self.scope) {
             self.sum.migrations += 1;
         }
         self.sum.run += phase.len();
         if let Some(cpu) = cpu {
             *self.cpus.entry(cpu).or_default() += phase.len();
         }
-        if phase.begun(self.scope) && phase.ended(self.scope) {
-            self.sum.runs.add(phase.len());
+        if phase.is_complete(self.t, self.scope) {
+            self.sum.runs.add(phase.time(self.t, self.scope));
         }
     }
 
@@ -288,11 +325,11 @@ impl<'a> Adder<'a> {
         self.count_off(reason, phase);
         match why {
             Why::Preempted | Why::Yielded | Why::Throttled => {
-                self.sum.involuntary += u64::from(phase.begun(self.scope));
+                self.sum.involuntary += u64::from(phase.begun(self.t, self.scope));
             }
             // Woken in the moment in which it went to sleep.
             Why::Woken => {
-                self.sum.voluntary += u64::from(was_running && phase.begun(self.scope));
+                self.sum.voluntary += u64::from(was_running && phase.begun(self.t, self.scope));
             }
             Why::New => {}
         }
@@ -305,16 +342,16 @@ impl<'a> Adder<'a> {
             total: Nanos::ZERO,
             max: None,
         });
-        off.count += u64::from(phase.begun(self.scope));
+        off.count += u64::from(phase.begun(self.t, self.scope));
         off.total += phase.len();
-        off.max = off.max.max(Some(phase.len()));
+        off.max = off.max.max(Some(phase.time(self.t, self.scope)));
     }
 
     fn woken(&mut self, phase: &Phase) {
         let wake = self.thread().wake_of(&phase.first);
         let Some(Wake {
             at, waker, context, ..
-        }) = wake.filter(|_| phase.begun(self.scope))
+        }) = wake.filter(|_| phase.begun(self.t, self.scope))
         else {
             return;
         };
@@ -328,7 +365,9 @@ impl<'a> Adder<'a> {
         // Where the idle task comes next, it was moved away rather than preempted.
         let by = by.filter(|tid| tid.0 != 0 && *tid != self.sum.who.tid);
         if let Some(by) = by.filter(|_| self.sum.target) {
-            preemptors.add(by, &self.sum.who, phase);
+            // It took the CPU where this began.
+            let count = u64::from(!self.scope.joins || phase.begun(self.t, self.scope));
+            preemptors.add(by, &self.sum.who, phase, count);
         }
     }
 
@@ -338,12 +377,13 @@ impl<'a> Adder<'a> {
         self.who_had(phase, cpu, next, &mut |ran| {
             until = Some(ran);
         });
-        let complete = phase.begun(self.scope) && phase.ended(self.scope) && next.is_some();
+        let complete = phase.is_complete(self.t, self.scope) && next.is_some();
         if !complete {
             return;
         }
-        let longest = self.sum.runq.count == 0 || phase.len() > self.sum.runq.max;
-        self.sum.runq.add(phase.len());
+        let time = phase.time(self.t, self.scope);
+        let longest = self.sum.runq.count == 0 || time > self.sum.runq.max;
+        self.sum.runq.add(time);
         if longest {
             self.sum.runq_max_at = Some(phase.last.end);
             let until = until.filter(|ran: &Ran| ran.end == phase.last.end);
@@ -471,16 +511,16 @@ struct Found {
 }
 
 impl Preemptors {
-    fn add(&mut self, by: Tid, victim: &Who, phase: &Phase) {
+    fn add(&mut self, by: Tid, victim: &Who, phase: &Phase, count: u64) {
         let found = self.0.entry(by).or_default();
-        found.count += 1;
+        found.count += count;
         found.waited = found.waited.saturating_add(phase.len());
         found.last = found.last.max(phase.first.start);
         let entry = match found.victims.get_mut(victim) {
             Some(entry) => entry,
             None => found.victims.entry(victim.clone()).or_default(),
         };
-        *entry = (entry.0 + 1, entry.1.saturating_add(phase.len()));
+        *entry = (entry.0 + count, entry.1.saturating_add(phase.len()));
     }
 
     fn had(&mut self, by: Tid, time: Nanos, at: Nanos) {

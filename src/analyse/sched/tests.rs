@@ -32,6 +32,7 @@ fn whole(story: &Story) -> Scope<'static> {
         to: us(story.end),
         cpus: None,
         tids: &[],
+        joins: false,
     }
 }
 
@@ -565,7 +566,7 @@ proptest! {
         }
         steps.flush(&mut |_| {});
         t.finish(None);
-        let scope = Scope { from: t.start(), to: t.end(), cpus: None, tids: &[] };
+        let scope = Scope { from: t.start(), to: t.end(), cpus: None, tids: &[], joins: false };
         let summary = summary(&t, &scope);
         let window = t.end() - t.start();
         for thread in &summary.threads {

@@ -8,7 +8,7 @@
 pub mod folded;
 pub mod frame;
 mod off_cpu;
-mod on_cpu;
+pub(super) mod on_cpu;
 mod on_gpu;
 mod place;
 #[cfg(test)]
@@ -16,6 +16,7 @@ mod tests;
 
 use crate::analyse::partition::Engine;
 use crate::analyse::quality::Trust;
+use crate::analyse::scope::Scope;
 use crate::analyse::what::{Piece, What};
 use crate::analyse::{device_usage, each_gap, explainer};
 use crate::event::{Pid, SampleKind, Tid};
@@ -315,7 +316,7 @@ impl<'t> Folder<'_, 't> {
     fn idle(&mut self) -> Vec<u32> {
         let t = self.t;
         let engine = self.off_cpu.engine;
-        let trust = Trust::of(t);
+        let trust = Trust::of(t, Scope::WHOLE);
         // As in the report: its causes have the same times.
         let min_gap = crate::analyse::Options::default().min_gap;
         let mut unsound = Vec::new();
@@ -327,7 +328,7 @@ impl<'t> Folder<'_, 't> {
                 unsound.push(index);
                 continue;
             }
-            let (_, usage) = device_usage(t, gpu);
+            let (_, usage) = device_usage(t, gpu, &trust, Scope::WHOLE);
             let explainer = explainer(engine, gpu, &usage, min_gap);
             each_gap(&explainer, &trust, &usage, |_, pieces| {
                 for piece in pieces {

@@ -8,7 +8,7 @@ use crate::units::Nanos;
 /// Divides the time that the thread ran in `[from, to)` among the timer's samples there: each
 /// nanosecond goes to the nearest one. The timer ticks at its own pace, so counting its samples would be
 /// right on average only; this is right in sum.
-pub(super) fn share_running<'a>(
+pub(in crate::analyse) fn share_running<'a>(
     thread: &'a Thread,
     (from, to): (Nanos, Nanos),
     mut each: impl FnMut(Option<&'a SampleMark>, Nanos),

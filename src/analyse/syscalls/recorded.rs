@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Call, Measure, Summary, Thread};
+use super::{Call, Measure, Open, Summary, Thread};
 use crate::analyse::intervals::Intervals;
+use crate::analyse::IdleOf;
 use crate::decode::syscalls::Number;
 use crate::event::{Pid, Tid};
-use crate::model::fxhash::FxHashMap;
 use crate::model::thread::{State, ThreadIdx};
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -23,6 +23,8 @@ pub struct Scope<'a> {
     pub wanted: &'a [bool],
     pub least: Nanos,
     pub only_failed: bool,
+    /// The part is added to others before and after it: a wait counts once, whole, where it ends.
+    pub joins: bool,
 }
 
 /// A call, or the part of one that was waited in.
@@ -87,12 +89,17 @@ pub fn each(t: &Timeline, scope: &Scope<'_>, mut sink: impl FnMut(Made)) {
             Measure::Waits => {
                 for stretch in thread.states(scope.from, scope.to) {
                     if let State::Blocked(sleep) = stretch.state {
-                        if let Some(number) = sleep.syscall {
+                        let (start, end) = if scope.joins {
+                            (stretch.span.0.max(t.start()), stretch.span.1)
+                        } else {
+                            (stretch.start, stretch.end)
+                        };
+                        if let Some(number) = sleep.syscall.filter(|_| end <= scope.to) {
                             offer(Made {
                                 thread: idx,
                                 number,
-                                start: stretch.start,
-                                end: stretch.end,
+                                start,
+                                end,
                                 result: None,
                             });
                         }
@@ -104,25 +111,20 @@ pub fn each(t: &Timeline, scope: &Scope<'_>, mut sink: impl FnMut(Made)) {
 }
 
 /// When devices were idle: those of a process, or of a process without one, any.
-struct Idle {
-    by_pid: FxHashMap<Pid, Intervals>,
+struct Idle<'a> {
+    by_pid: &'a IdleOf,
     any: Intervals,
 }
 
-impl Idle {
-    fn of(t: &Timeline) -> Option<Idle> {
-        let lists = crate::analyse::idle_of_processes(t);
-        if lists.is_empty() {
-            return None;
-        }
-        let any = lists.values().flatten().copied().collect();
-        Some(Idle {
-            by_pid: lists
-                .into_iter()
-                .map(|(pid, list)| (pid, Intervals::union_of(list)))
-                .collect(),
-            any: Intervals::union_of(any),
-        })
+impl<'a> Idle<'a> {
+    /// `None` when there is no device.
+    fn of(by_pid: &'a IdleOf) -> Option<Idle<'a>> {
+        let any = match by_pid.len() {
+            0 => return None,
+            1 => by_pid.values().next()?.clone(),
+            _ => Intervals::union_of(by_pid.values().flat_map(Intervals::iter).collect()),
+        };
+        Some(Idle { by_pid, any })
     }
 
     fn overlap(&self, pid: Pid, from: Nanos, to: Nanos) -> Nanos {
@@ -132,8 +134,13 @@ impl Idle {
 }
 
 pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
+    with_idle(t, scope, &crate::analyse::idle_of_processes(t))
+}
+
+/// The same when it is known already when devices were idle.
+pub(in crate::analyse) fn with_idle(t: &Timeline, scope: &Scope<'_>, idle: &IdleOf) -> Summary {
     let table = t.syscalls();
-    let idle = Idle::of(t);
+    let idle = Idle::of(idle);
     // A number of a thread may have been of several, one after another.
     let mut threads: BTreeMap<(Pid, ThreadIdx), (Nanos, BTreeMap<u16, Call>)> = BTreeMap::new();
     each(t, scope, |made| {
@@ -146,7 +153,12 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
             .or_insert_with(|| Call::new(named()));
         call.add(made.end.saturating_sub(made.start), made.errno());
         if let Some(idle) = &idle {
-            let overlap = idle.overlap(pid, made.start.max(scope.from), made.end);
+            let from = if scope.joins {
+                made.start
+            } else {
+                made.start.max(scope.from)
+            };
+            let overlap = idle.overlap(pid, from, made.end);
             add(&mut call.idle_overlap, overlap);
             if t.thread(made.thread).launches > 0 {
                 add(&mut call.dispatcher_idle, overlap);
@@ -154,6 +166,21 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
         }
     });
     let measure = measure(t);
+    if scope.joins && measure == Measure::Waits {
+        waits_at_end(t, scope, |made| {
+            let pid = t.pid(t.who(made.thread, made.start));
+            let (last, calls) = threads.entry((pid, made.thread)).or_default();
+            *last = made.end.saturating_sub(Nanos(1)).max(*last);
+            let named = || table.text(Number::Native(made.number)).into_owned();
+            let call = calls
+                .entry(made.number)
+                .or_insert_with(|| Call::new(named()));
+            call.open.push(Open {
+                since: (made.start > t.start()).then_some(made.start),
+                lasts: made.end.saturating_sub(made.start),
+            });
+        });
+    }
     let mut summary = Summary {
         measure,
         start: scope.from,
@@ -178,6 +205,28 @@ pub fn summary(t: &Timeline, scope: &Scope<'_>) -> Summary {
     }
     summary.sort();
     summary
+}
+
+/// Those that go on when the scope ends.
+fn waits_at_end(t: &Timeline, scope: &Scope<'_>, mut sink: impl FnMut(Made)) {
+    let last = scope.to.saturating_sub(Nanos(1));
+    for (idx, thread) in t.threads().filter(|(_, thread)| thread.is_target()) {
+        let Some(stretch) = thread.states(last, scope.to).next() else {
+            continue;
+        };
+        let State::Blocked(sleep) = stretch.state else {
+            continue;
+        };
+        if let Some(number) = sleep.syscall.filter(|_| stretch.span.1 > scope.to) {
+            sink(Made {
+                thread: idx,
+                number,
+                start: stretch.span.0.max(t.start()),
+                end: scope.to,
+                result: None,
+            });
+        }
+    }
 }
 
 fn add(sum: &mut Option<Nanos>, time: Nanos) {

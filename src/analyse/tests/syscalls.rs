@@ -18,6 +18,7 @@ fn all() -> Scope<'static> {
         wanted: &[true; 512],
         least: Nanos::ZERO,
         only_failed: false,
+        joins: false,
     }
 }
 

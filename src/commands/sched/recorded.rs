@@ -63,6 +63,7 @@ fn summary(
         to: to.map_or(timeline.end(), at),
         cpus: options.cpus.as_deref(),
         tids: &options.tids,
+        joins: false,
     };
     let summary = recorded::summary(timeline, &scope);
     if summary.threads.is_empty() && (!options.tids.is_empty() || options.cpus.is_some()) {

@@ -42,6 +42,7 @@ pub(super) fn run(
         wanted: &wanted,
         least: options.least.unwrap_or(Nanos::ZERO),
         only_failed: options.failed,
+        joins: false,
     };
     if recorded::measure(t) == Measure::Waits && !options.summary {
         warnings.push(

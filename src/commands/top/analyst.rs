@@ -1,13 +1,18 @@
 //! The thread that makes slices of events, so that collecting never waits for it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 
 use super::shared::Shared;
 use crate::analyse::live::{Feed, Slice};
+use crate::analyse::syscalls;
 use crate::event::Event;
 use crate::units::Nanos;
+
+/// So long sums are kept for slices that are made again.
+const KEPT: Nanos = Nanos::from_secs(12);
 
 /// What is handed over.
 #[derive(Debug)]
@@ -17,12 +22,16 @@ pub(super) enum Batch {
     Until(Nanos),
     /// A slice that was made elsewhere, of a time in which there was nothing to analyse.
     Slice(Box<Slice>),
+    /// System calls of about the time that a slice takes.
+    Calls(syscalls::Summary),
     /// Ids that were given before are not used any more.
     Forget,
 }
 
 /// Runs until nobody hands over anything any more.
 pub(super) fn run(mut feed: Feed, from: &Receiver<Batch>, shared: &Arc<Shared>) {
+    let mut calls = VecDeque::new();
+    let mut told = (None, 0);
     while let Ok(batch) = from.recv() {
         match batch {
             Batch::Events(events) => {
@@ -30,19 +39,41 @@ pub(super) fn run(mut feed: Feed, from: &Receiver<Batch>, shared: &Arc<Shared>) 
                 events.into_iter().for_each(|event| feed.push(event));
             }
             Batch::Forget => feed.forget_ids(),
+            Batch::Calls(summary) => calls.push_back(summary),
             Batch::Slice(slice) => {
                 feed.pass(slice.to);
                 shared.add(vec![*slice]);
             }
             Batch::Until(now) => {
-                shared.add(feed.take(now));
-                let behind = feed.behind(now);
-                let skipped = feed.skipped();
-                shared.update(|state| {
-                    state.status.behind = behind;
-                    state.status.skipped = skipped;
-                });
+                let mut slices = feed.take(now);
+                for slice in &mut slices {
+                    add_calls(slice, &mut calls);
+                }
+                shared.add(slices);
+                let fares = (feed.behind(now), feed.skipped());
+                if told != fares {
+                    told = fares;
+                    shared.update(|state| {
+                        (state.status.behind, state.status.skipped) = fares;
+                    });
+                }
             }
         }
+    }
+}
+
+/// What was counted and ended in the slice takes the place of the calls that only waited. Sums are taken about as often as
+/// slices are made, so they are off by a part of one.
+fn add_calls(slice: &mut Slice, calls: &mut VecDeque<syscalls::Summary>) {
+    // Those of before came too late for their slice, or that is made again.
+    while calls
+        .front()
+        .is_some_and(|sums| sums.end + KEPT <= slice.to)
+    {
+        calls.pop_front();
+    }
+    let inside = |sums: &&syscalls::Summary| slice.from < sums.end && sums.end <= slice.to;
+    if let Some(sums) = calls.iter().find(inside) {
+        slice.calls = sums.clone();
     }
 }

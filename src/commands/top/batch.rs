@@ -44,39 +44,44 @@ impl<'a> Printer<'a> {
         loop {
             let state = shared.wait(version, PATIENCE);
             version = state.version;
-            if self.print(&state)? || state.over {
+            self.print(&state)?;
+            if self.is_enough() || state.over {
                 return Ok(());
             }
         }
     }
 
-    /// Prints what is over; `true`: that is enough.
-    fn print(&mut self, state: &State) -> Result<bool> {
+    /// All that was asked for has been printed.
+    pub(super) fn is_enough(&self) -> bool {
+        let most = self.options.batch.and_then(|batch| batch.windows);
+        most.is_some_and(|most| self.printed >= most)
+    }
+
+    /// Prints the windows that are over and were not printed.
+    pub(super) fn print(&mut self, state: &State) -> Result<()> {
         let Some(first) = state.slices.front() else {
-            return Ok(false);
+            return Ok(());
         };
-        let options = self.options;
-        let interval = options.interval.unwrap_or(options.window);
+        let window = self.options.window;
+        let interval = self.options.interval.unwrap_or(window);
         let newest = state.slices.back().map_or(Nanos::ZERO, |s| s.to);
-        loop {
-            let to = *self.next.get_or_insert(first.from + options.window);
-            let partly = state.over && newest > to.saturating_sub(interval);
-            if newest < to && !partly {
-                return Ok(false);
+        while !self.is_enough() {
+            let to = *self.next.get_or_insert(first.from + window);
+            // The last one may be shorter.
+            let began = newest > to.saturating_sub(interval);
+            if newest < to && !(state.over && began) {
+                break;
             }
-            let from = to.saturating_sub(options.window);
-            let slices: Vec<Arc<Slice>> = (state.slices.iter())
-                .filter(|s| s.from >= from && s.to <= to)
-                .cloned()
-                .collect();
-            self.write(&Window::of(&slices), state)?;
+            let from = to.saturating_sub(window);
+            let inside = |s: &&Arc<Slice>| s.from >= from && s.to <= to;
+            let slices: Vec<Arc<Slice>> = state.slices.iter().filter(inside).cloned().collect();
+            if !slices.is_empty() {
+                self.write(&Window::of(&slices), state)?;
+            }
             self.printed += 1;
             self.next = Some(to + interval);
-            let enough = options.batch.and_then(|batch| batch.windows);
-            if enough.is_some_and(|most| self.printed >= most) {
-                return Ok(true);
-            }
         }
+        Ok(())
     }
 
     fn write(&self, window: &Window, state: &State) -> Result<()> {
@@ -103,7 +108,8 @@ impl<'a> Printer<'a> {
         };
         let mut out = Vec::new();
         if self.options.json {
-            json::write_report_line(&mut out, &window.report, &meta, Some(&summary))
+            let report = &window.report;
+            json::write_report_line(&mut out, report, &meta, Some(&summary), &state.facts)
         } else if window.report.gpus.is_empty() && window.report.host_sides.is_empty() {
             sched::write_summary(&mut out, &window.sched, &table(), &Style::for_stdout(0))
         } else {

@@ -10,15 +10,18 @@ use nix::sys::time::TimeValLike as _;
 
 use super::analyst::Batch;
 use super::shared::{Shared, HISTORY};
+use crate::analyse::live::SLICE;
 use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
-use crate::collect::process;
+use crate::collect::cuda_processes::CudaProcesses;
+use crate::collect::nvml::{self, Nvml};
+use crate::collect::{clock, process};
 use crate::commands::flight::keep::Keeper;
 use crate::commands::recorder::{Recorder, Sink, Turn};
 use crate::commands::subject::End;
 use crate::event::{Event, Pid};
 use crate::present::top::model;
 use crate::present::top::Ask;
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Count, Nanos};
 
 /// For snapshots. What is older is not held.
 const MEMORY: Bytes = Bytes(64 << 20);
@@ -69,6 +72,13 @@ pub(super) struct Collector {
     left_out: u64,
     told: Option<Told>,
     forgotten: u32,
+    /// Where targets are found, who they are.
+    finder: Option<CudaProcesses>,
+    counts_calls: bool,
+    next_calls: Nanos,
+    nvml: Nvml,
+    /// What could not be done, in the last try.
+    failure: Option<String>,
 }
 
 /// What was so when it was last told how it goes.
@@ -84,6 +94,7 @@ impl Collector {
         recorder: &Recorder<'_>,
         to: Sender<Batch>,
         shared: &Arc<Shared>,
+        asks_nvml: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -100,7 +111,48 @@ impl Collector {
             left_out: 0,
             told: None,
             forgotten: 0,
+            finder: match recorder.options.target {
+                Target::Cuda => Some(CudaProcesses::start()?),
+                Target::Command | Target::Pids(_) | Target::Cgroups { .. } | Target::All => None,
+            },
+            counts_calls: false,
+            next_calls: Nanos::ZERO,
+            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
+            failure: None,
         })
+    }
+
+    /// Those that use CUDA and did not a moment ago become targets.
+    fn find(&mut self, recorder: &mut Recorder<'_>) {
+        let Some(finder) = &mut self.finder else {
+            return;
+        };
+        let found = finder.look().and_then(|changes| {
+            let came: Vec<u32> = changes.came.iter().map(|process| process.pid).collect();
+            recorder.session.add_targets(&came)
+        });
+        // A process that has ended by now is none.
+        self.failure = found
+            .err()
+            .map(|e| format!("cannot find who uses CUDA: {e:#}"));
+    }
+
+    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        if !self.counts_calls || now < self.next_calls {
+            return;
+        }
+        self.next_calls = now + SLICE;
+        if let Some(sums) = recorder.session.call_sums() {
+            let _ = self.to.send(Batch::Calls(sums));
+        }
+    }
+
+    /// What asking NVML has cost, or why there was nothing to ask.
+    pub(super) fn nvml_text(&self) -> String {
+        match self.nvml.why_none(clock::monotonic()) {
+            Some(why) => format!("no NVML: {why}"),
+            None => format!("NVML: {}", self.nvml.cost()),
+        }
     }
 
     /// Without an analyst there is nothing to hand over to, and the end is near.
@@ -113,10 +165,11 @@ impl Collector {
         let _ = self.to.send(Batch::Until(until));
     }
 
-    fn tell(&mut self, recorder: &Recorder<'_>, now: Nanos) {
+    fn tell(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
         if self.told.is_some_and(|told| now < told.at + TOLD) {
             return;
         }
+        self.find(recorder);
         let cpu = cpu_time();
         let events = self.keeper.events();
         let before = self.told.replace(Told {
@@ -138,22 +191,24 @@ impl Collector {
         let own_cpu = per_second(before.map_or(0, |b| cpu.saturating_sub(b.cpu).0)) / 1e9;
         let mut warnings = recorder.warnings();
         warnings.extend(recorder.probed_text(&warnings));
+        warnings.extend(self.failure.clone());
         if self.left_out > 0 {
-            warnings.insert(
-                0,
-                format!(
-                    "{} events were left out: gdiag could not keep up",
-                    self.left_out
-                ),
+            let text = format!(
+                "{} events were left out: gdiag could not keep up",
+                Count(self.left_out)
             );
+            warnings.insert(0, text);
         }
+        let counts_calls = self.counts_calls;
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;
         let message = self.keeper.last_message().map(str::to_string);
         let own_memory = own_memory();
+        let facts = self.nvml.facts();
         self.shared.update(|state| {
             state.targets = targets;
+            state.facts = facts;
             state.simulated = simulated;
             let status = &mut state.status;
             status.event_rate = event_rate;
@@ -162,13 +217,25 @@ impl Collector {
             status.lost = lost;
             status.warnings = warnings;
             status.message = message;
+            status.counts_calls = counts_calls;
         });
     }
 
     /// Those that were there before stay for a while after their end.
     fn targets(&self, recorder: &Recorder<'_>, now: Nanos) -> Vec<model::Target> {
         let mut targets = self.shared.look().targets;
-        let members = recorder.subject.members();
+        let cuda: Vec<u32> = match &self.finder {
+            Some(finder) => finder.all().map(|process| process.pid).collect(),
+            None => Vec::new(),
+        };
+        let members = match recorder.options.target {
+            Target::Cuda => cuda.clone(),
+            // Of the whole machine only those that matter are listed.
+            Target::All => Vec::new(),
+            Target::Command | Target::Pids(_) | Target::Cgroups { .. } => {
+                recorder.subject.members()
+            }
+        };
         for target in &mut targets {
             if !members.contains(&target.pid.0) {
                 target.ended.get_or_insert(now);
@@ -183,7 +250,7 @@ impl Collector {
             targets.push(model::Target {
                 pid: Pid(pid),
                 comm: process::comm(pid).unwrap_or_default(),
-                cuda: false,
+                cuda: cuda.contains(&pid),
                 since: now,
                 ended: None,
                 note: None,
@@ -192,12 +259,19 @@ impl Collector {
         targets
     }
 
-    fn asked(&mut self) -> bool {
+    /// Whether a snapshot is asked for.
+    fn asked(&mut self, recorder: &mut Recorder<'_>) -> bool {
         let mut snapshot = false;
         for ask in self.shared.asked() {
             match ask {
                 Ask::Snapshot => snapshot = true,
-                Ask::CountCalls(_) => {}
+                Ask::CountCalls(on) => {
+                    let done = recorder.session.count_calls(on);
+                    self.counts_calls = on && done.is_ok();
+                    self.failure = done
+                        .err()
+                        .map(|e| format!("cannot count system calls: {e:#}"));
+                }
                 // Of recordings, and of the screen.
                 Ask::Quit | Ask::Faster | Ask::Slower | Ask::Redraw | Ask::Suspend => {}
             }
@@ -223,8 +297,9 @@ impl Sink for Collector {
     }
 
     fn turn(&mut self, recorder: &mut Recorder<'_>, mut turn: Turn) -> Result<Option<End>> {
-        turn.woken.snapshot |= self.asked();
+        turn.woken.snapshot |= self.asked(recorder);
         if turn.stepped {
+            self.count(recorder, turn.now);
             self.hand_over(turn.now);
         }
         let end = self.keeper.turn(recorder, turn)?;

@@ -6,6 +6,7 @@ mod batch;
 mod capabilities;
 mod keys;
 mod live;
+mod replay;
 mod shared;
 mod signals;
 mod stage;
@@ -42,7 +43,7 @@ impl Drop for Leave<'_> {
 pub fn run(options: &TopOptions) -> Result<u8> {
     match &options.source {
         TopSource::Live { target, command } => watch(options, target, command),
-        TopSource::Recording { .. } => anyhow::bail!("replay is being built"),
+        TopSource::Recording { input, speed } => replay::run(options, input, *speed),
     }
 }
 
@@ -68,7 +69,7 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    let mut collector = Collector::new(recorder, sender, &shared)?;
+    let mut collector = Collector::new(recorder, sender, &shared, options.nvml)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
     let analyst = {
         let shared = Arc::clone(&shared);
@@ -90,6 +91,7 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
         thread.spawn(run).context("cannot start a thread")?
     };
     let end = recorder.run(&mut collector);
+    let nvml = collector.nvml_text();
     drop(collector);
     let _ = analyst.join();
     shared.update(|state| state.over = true);
@@ -99,6 +101,9 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
     };
     let end = end?;
     printed?;
+    if options.verbose > 0 {
+        let _ = writeln!(std::io::stderr(), "gdiag: {nvml}");
+    }
     let lost = recorder.session.seen.lost;
     if !options.quiet && lost > 0 {
         let _ = writeln!(std::io::stderr(), "gdiag: {lost} events were lost");

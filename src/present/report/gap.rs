@@ -57,7 +57,7 @@ pub(super) fn section(
     Ok(())
 }
 
-fn length(gap: &Gap) -> Nanos {
+pub(in crate::present) fn length(gap: &Gap) -> Nanos {
     gap.end.saturating_sub(gap.start)
 }
 
@@ -209,7 +209,7 @@ fn background(
 }
 
 /// The lead, in words: from the end of the launch call to the start of the operation.
-fn started(lead_ns: i64, usual: Option<Nanos>) -> String {
+pub(in crate::present) fn started(lead_ns: i64, usual: Option<Nanos>) -> String {
     let (lead, late) = (Nanos(lead_ns.unsigned_abs()), lead_ns < 0);
     let side = if late { "after" } else { "before" };
     let usual = match (usual, late) {
@@ -229,7 +229,7 @@ fn is_entry(frame: &str) -> bool {
 }
 
 /// What the program did where that is known: the kernel's part is in the budget. Else all there is.
-fn stack(stack: &Stack) -> String {
+pub(in crate::present) fn stack(stack: &Stack) -> String {
     if !stack.telling.is_empty() {
         return stack.telling.join(" < ");
     }
@@ -245,19 +245,19 @@ fn stack(stack: &Stack) -> String {
 }
 
 /// Parts with the same answer, added up: a thread preempted ten times is one line.
-struct Line<'a> {
-    cause: Cause,
-    who: Option<&'a ThreadRef>,
-    what: &'a str,
-    total: Nanos,
-    times: u64,
+pub(in crate::present) struct Line<'a> {
+    pub(in crate::present) cause: Cause,
+    pub(in crate::present) who: Option<&'a ThreadRef>,
+    pub(in crate::present) what: &'a str,
+    pub(in crate::present) total: Nanos,
+    pub(in crate::present) times: u64,
     /// Of the longest part that has one.
-    stack: Option<&'a Stack>,
+    pub(in crate::present) stack: Option<&'a Stack>,
     longest: Nanos,
 }
 
 /// Most time first; equal ones in order of time.
-fn merge(parts: &[Part]) -> Vec<Line<'_>> {
+pub(in crate::present) fn merge(parts: &[Part]) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     let mut index = std::collections::HashMap::new();
     for part in parts {
@@ -295,18 +295,11 @@ fn chain(hops: &[Hop]) -> Table {
         Column::Text("WOKEN BY"),
     ]);
     for hop in hops.iter().take(HOPS) {
-        let woken_by = match &hop.woken_by {
-            None => "-".to_string(),
-            Some(Waker::Task(who)) => name_of(who),
-            Some(Waker::Irq(name)) => format!("interrupt {name}"),
-            Some(Waker::SoftIrq(name)) => format!("softirq {name}"),
-            Some(Waker::Timer) => "timer".to_string(),
-        };
         table.row([
             name_of(&hop.who),
             or_dash(&hop.state).to_string(),
             hop.end.saturating_sub(hop.start).to_string(),
-            woken_by,
+            woken_by(hop),
         ]);
     }
     if hops.len() > HOPS {
@@ -318,6 +311,16 @@ fn chain(hops: &[Hop]) -> Table {
         ]);
     }
     table
+}
+
+pub(in crate::present) fn woken_by(hop: &Hop) -> String {
+    match &hop.woken_by {
+        None => "-".to_string(),
+        Some(Waker::Task(who)) => name_of(who),
+        Some(Waker::Irq(name)) => format!("interrupt {name}"),
+        Some(Waker::SoftIrq(name)) => format!("softirq {name}"),
+        Some(Waker::Timer) => "timer".to_string(),
+    }
 }
 
 fn one_line_each(gaps: &[Gap], before: usize, recording_start: Nanos) -> Table {

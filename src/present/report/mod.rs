@@ -8,7 +8,7 @@
 
 mod cause;
 mod data;
-mod gap;
+pub(super) mod gap;
 mod host;
 
 use std::io::{self, Write};
@@ -110,7 +110,7 @@ fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -
 }
 
 /// What the worst cause is, and whose.
-fn accusation(top: &CauseRow) -> String {
+pub(super) fn accusation(top: &CauseRow) -> String {
     let share = Share(top.share);
     let (waited_for, id) = (top.cause.waited_for(), top.cause.id());
     let who = top.by.first().filter(|blame| blame.who.is_some());
@@ -153,14 +153,14 @@ fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
     format!("{}: {judgement}", title(gpu, simulated))
 }
 
-fn is_busy(gpu: &Gpu) -> bool {
+pub(super) fn is_busy(gpu: &Gpu) -> bool {
     gpu.operations > 0
         && gpu
             .idle
             .is_some_and(|idle| idle.share_of(window(gpu)) < NOTHING_TO_EXPLAIN)
 }
 
-fn window(gpu: &Gpu) -> Nanos {
+pub(super) fn window(gpu: &Gpu) -> Nanos {
     gpu.window_end.saturating_sub(gpu.window_start)
 }
 
@@ -175,7 +175,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", (share * 10_000.0).floor() / 100.0)
 }
 
-fn or_dash(text: &str) -> &str {
+pub(super) fn or_dash(text: &str) -> &str {
     if text.is_empty() {
         "-"
     } else {
@@ -188,7 +188,7 @@ fn maybe(time: Option<Nanos>) -> String {
 }
 
 /// `python3 4711`, or `loader 4711/4712` for another thread than the first.
-fn name_of(who: &ThreadRef) -> String {
+pub(super) fn name_of(who: &ThreadRef) -> String {
     let comm = if who.comm.is_empty() { "''" } else { &who.comm };
     if who.pid.0 == who.tid.0 {
         format!("{comm} {}", who.pid)
@@ -198,7 +198,7 @@ fn name_of(who: &ThreadRef) -> String {
 }
 
 /// Who it was and what it was, as far as either is known.
-fn who_and_what(who: Option<&ThreadRef>, what: &str) -> String {
+pub(super) fn who_and_what(who: Option<&ThreadRef>, what: &str) -> String {
     match (who.map(name_of), what) {
         (None, "") => "-".to_string(),
         (None, what) => what.to_string(),

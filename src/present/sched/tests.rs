@@ -532,7 +532,7 @@ proptest! {
             });
         }
         t.finish(None);
-        let scope = Scope { from: t.start(), to: t.end(), cpus: None, tids: &[] };
+        let scope = Scope { from: t.start(), to: t.end(), cpus: None, tids: &[], joins: false };
         let summary = summary(&t, &scope);
         assert_harmless(&printed(&summary, &options(), 80), None);
         json(&summary);

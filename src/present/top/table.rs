@@ -17,7 +17,7 @@ const WIDEST: u16 = 40;
 const GROWS_FROM: u16 = 14;
 
 /// The table in `area`, with a line of title, one of column names, and one for each of the notes where there is room.
-pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, cursor: bool) {
+pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
     if area.is_empty() {
         return;
     }
@@ -26,7 +26,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, cur
     let notes = notes_shown(list, area.height);
     let title = u16::from(area.height > 2);
     let names = u16::from(area.height > 1);
-    let room = area.height - title - names - notes;
+    let room = area.height - frame(list, area.height);
     let top = state.top(at, rows.len(), usize::from(room));
     let widths = widths(canvas, list, &rows, area.width);
     let mut y = area.top();
@@ -41,7 +41,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, cur
     }
     for (i, &row) in rows.iter().enumerate().skip(top).take(usize::from(room)) {
         let cells = &list.rows[row].cells;
-        let under_cursor = cursor && i == at;
+        let under_cursor = i == at;
         draw_row(
             canvas,
             line(area, y),
@@ -66,6 +66,27 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, cur
         let style = canvas.style(Tone::Dim);
         canvas.text(area.x, area.bottom() - notes + i, area.width, note, style);
     }
+}
+
+/// Names of the columns and rows from `top` on, in the order in which they come.
+pub fn rows(canvas: &mut Canvas<'_>, area: Rect, list: &List, top: usize, cursor: Option<usize>) {
+    if area.is_empty() {
+        return;
+    }
+    let all: Vec<usize> = (0..list.rows.len()).collect();
+    let widths = widths(canvas, list, &all, area.width);
+    let state = State::default();
+    draw_names(canvas, line(area, area.top()), list, &state, &widths);
+    for (y, (i, row)) in (area.top() + 1..area.bottom()).zip(list.rows.iter().enumerate().skip(top))
+    {
+        let here = cursor == Some(i);
+        draw_row(canvas, line(area, y), list, &row.cells, &widths, here, "");
+    }
+}
+
+/// Lines of a table of this height that are no rows.
+pub fn frame(list: &List, height: u16) -> u16 {
+    u16::from(height > 2) + u16::from(height > 1) + notes_shown(list, height)
 }
 
 fn notes_shown(list: &List, height: u16) -> u16 {
@@ -111,7 +132,7 @@ fn draw_title(
     canvas.right(area.right() - room, area.y, room, &rest, dim);
 }
 
-fn draw_names(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, widths: &[u16]) {
+pub fn draw_names(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, widths: &[u16]) {
     let band = canvas.theme().band();
     canvas.clear(area, band);
     let glyphs = canvas.glyphs();
@@ -141,7 +162,7 @@ fn draw_names(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, w
     }
 }
 
-fn draw_row(
+pub fn draw_row(
     canvas: &mut Canvas<'_>,
     area: Rect,
     list: &List,
@@ -259,9 +280,12 @@ pub fn pieces(canvas: &mut Canvas<'_>, at: Rect, pieces: &[Piece]) {
         if piece.share > 0.0 && end <= x {
             end = (x + 1).min(at.width);
         }
-        let style = canvas.theme().block(piece.tone);
-        for x in x..end {
-            canvas.glyph(at.x + x, at.y, piece.mark, style);
+        // What is blank is no part of the bar.
+        if piece.mark != ' ' {
+            let style = canvas.theme().block(piece.tone);
+            for x in x..end {
+                canvas.glyph(at.x + x, at.y, piece.mark, style);
+            }
         }
         x = x.max(end);
     }

@@ -6,10 +6,11 @@
 
 use ratatui::crossterm::event::KeyEvent;
 
+use super::body::{self, Stops};
+use super::help;
 use super::keys::{self, Action, Edit};
 use super::list::List;
 use super::model::{Model, Source};
-use super::{help, screens};
 use crate::analyse::cause::Cause;
 use crate::analyse::report::Gpu;
 use crate::event::{Pid, Tid};
@@ -273,7 +274,7 @@ impl View {
     }
 
     fn act(&mut self, action: Action, model: &Model) -> Option<Ask> {
-        let room = screens::room(model, self);
+        let room = body::room(model, self);
         match action {
             Action::Up => self.scroll(model, |at, _| at.saturating_sub(1)),
             Action::Down => self.scroll(model, |at, _| at.saturating_add(1)),
@@ -297,14 +298,14 @@ impl View {
             Action::NextGpu => self.turn_gpu(model, 1),
             Action::PreviousGpu => self.turn_gpu(model, -1),
             Action::Filter => {
-                if screens::has_list(model, self) {
+                if body::has_list(model, self) {
                     self.typing = Some(self.state().filter.clone());
                 }
             }
             Action::SortNext => self.sort(model, 1),
             Action::SortPrevious => self.sort(model, -1),
             Action::Reverse => {
-                if screens::has_list(model, self) {
+                if body::has_list(model, self) {
                     let state = self.state_mut();
                     state.reversed = !state.reversed;
                 }
@@ -352,36 +353,42 @@ impl View {
         matches!(model.source, Source::Recording { .. })
     }
 
-    /// `to`: from the row under the cursor, or the first line of a page, and the last there is.
+    /// `to`: from the row under the cursor, and the last there is.
     fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize) -> usize) {
-        let room = screens::room(model, self);
-        match screens::stops(model, self) {
-            Some(list) => {
+        let room = body::room(model, self);
+        match body::stops(model, self) {
+            Stops::Rows(list) => {
                 let state = self.state_mut();
                 let rows = list.arranged(state);
                 let (at, last) = (state.at(&list, &rows), rows.len().saturating_sub(1));
                 state.move_to(&list, &rows, to(at, last), room);
             }
-            None => {
-                let last = screens::last_scroll(model, self);
+            Stops::Lines(lines) => {
                 let state = self.state_mut();
-                state.above = to(state.above.min(last), last).min(last);
+                let last = lines.len().saturating_sub(1);
+                let at = state.place.min(last);
+                let top = state.top(at, lines.len(), room);
+                state.place = to(at, last).min(last);
+                state.above = state.place.saturating_sub(top).min(room - 1);
             }
         }
     }
 
     fn open_row(&mut self, model: &Model) {
-        let Some(list) = screens::stops(model, self) else {
-            return;
+        let what = match body::stops(model, self) {
+            Stops::Rows(list) => {
+                // Where it is now, so that back comes back there.
+                self.scroll(model, |at, _| at);
+                let rows = list.arranged(self.state());
+                let row = rows.get(self.state().at(&list, &rows));
+                row.and_then(|&row| list.rows[row].opens.clone())
+            }
+            Stops::Lines(lines) => {
+                let at = self.state().place.min(lines.len().saturating_sub(1));
+                lines.into_iter().nth(at).flatten()
+            }
         };
-        let rows = list.arranged(self.state());
-        let row = rows.get(self.state().at(&list, &rows));
-        if let Some(what) = row.and_then(|&row| list.rows[row].opens.clone()) {
-            // Where it is now, so that back comes back there.
-            let room = screens::room(model, self);
-            let state = self.state_mut();
-            let at = state.at(&list, &rows);
-            state.move_to(&list, &rows, at, room);
+        if let Some(what) = what {
             self.open(what);
         }
     }
@@ -406,7 +413,7 @@ impl View {
     }
 
     fn sort(&mut self, model: &Model, by: isize) {
-        let Some(list) = screens::sortable(model, self) else {
+        let Some(list) = body::sortable(model, self) else {
             return;
         };
         let state = self.state_mut();

@@ -5,10 +5,12 @@
 //! one that is sorted by does not go away. Names are as they came from outside.
 #![forbid(unsafe_code)]
 
+use super::when;
 use crate::analyse::live::Window;
 use crate::analyse::sched::Who;
 use crate::histogram::Histogram;
 use crate::present::top::list::{Align, Cell, Column, Key, List, Row, Tone};
+use crate::present::top::model::Model;
 use crate::present::top::view::Open;
 use crate::units::{Bytes, Count, Nanos, Rate, Share};
 
@@ -173,6 +175,16 @@ pub(super) fn longest(times: &Histogram) -> Cell {
         return Cell::none();
     }
     number(times.longest_text(), float(times.max.0))
+}
+
+/// After the begin of something: `+12.3 ms`.
+pub(super) fn offset(after: Nanos) -> Cell {
+    Cell::number(format!("+{after}"), float(after.0))
+}
+
+/// An instant, before now or after the begin of a recording.
+pub(super) fn at(model: &Model, at: Nanos) -> Cell {
+    Cell::number(when(model, at), float(at.0))
 }
 
 /// In per cent, which the title of the column says.

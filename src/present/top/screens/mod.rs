@@ -1,35 +1,47 @@
 //! Each screen, as a function of the model: what it says, and which rows of it can be opened.
 #![forbid(unsafe_code)]
 
-mod calls;
+pub mod calls;
+mod cause;
+pub mod causes;
 mod cell;
 mod cpus;
-mod kernels;
+pub mod dispatchers;
+mod gap;
+mod gaps;
+pub mod gpus;
+pub mod host;
+pub mod kernels;
 mod machine;
 mod processes;
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;
 mod thread;
-mod threads;
+pub mod threads;
 
-use super::list::List;
+use super::list::{Cell, Piece, Tone};
 use super::model::{Model, Source};
-use super::page;
 use super::screen::Screen;
 use super::view::{Open, Tab, View};
+use crate::analyse::cause::{Cause, Side};
+use crate::analyse::report::{Gap, ThreadRef};
+use crate::units::Nanos;
 
 /// What is below the header. `None`: the overview, which draws itself.
 pub fn screen(model: &Model, view: &View) -> Option<Screen> {
     match view.opened.last() {
-        Some(Open::Cause(_) | Open::Gap { .. }) => Some(Screen::Page {
-            title: String::new(),
-            blocks: Vec::new(),
-        }),
+        Some(&Open::Cause(cause)) => Some(cause::screen(model, view, cause)),
+        Some(&Open::Gap { gpu, start }) => Some(gap::screen(model, gpu, start)),
         Some(&Open::Thread { pid, tid }) => Some(thread::screen(model, pid, tid)),
         Some(Open::Call(name)) => Some(calls::opened(model, name)),
         Some(Open::Kernel(name)) => Some(kernels::opened(model, name)),
         None => match view.tab {
             Tab::Overview if model.source == Source::Machine => Some(machine::screen(model, view)),
             Tab::Overview => None,
-            Tab::Causes | Tab::Gaps => Some(List::default().into()),
+            Tab::Causes => Some(causes::list(model, view).into()),
+            Tab::Gaps => Some(gaps::list(model, view).into()),
             Tab::Threads => Some(threads::list(model).into()),
             Tab::Calls => Some(calls::screen(model, view)),
             Tab::Kernels => Some(kernels::list(model).into()),
@@ -39,38 +51,50 @@ pub fn screen(model: &Model, view: &View) -> Option<Screen> {
     }
 }
 
-/// What the cursor moves over; `None`: the screen is a page, which is scrolled.
-pub fn stops(model: &Model, view: &View) -> Option<List> {
-    match screen(model, view) {
-        Some(Screen::Table { list, .. }) => Some(list),
-        Some(Screen::Page { .. }) => None,
-        None => Some(List::default()),
-    }
-}
-
-/// A list that can be sorted and filtered.
-pub fn sortable(model: &Model, view: &View) -> Option<List> {
-    match screen(model, view) {
-        Some(Screen::Table { list, .. }) => Some(list),
-        Some(Screen::Page { .. }) | None => None,
-    }
-}
-
-pub fn has_list(model: &Model, view: &View) -> bool {
-    sortable(model, view).is_some()
-}
-
-/// Rows that the keys for a page go by.
-pub fn room(_model: &Model, view: &View) -> usize {
-    usize::from(view.size.1).saturating_sub(6).max(1)
-}
-
-/// How far a page can be scrolled.
-pub fn last_scroll(model: &Model, view: &View) -> usize {
-    match screen(model, view) {
-        Some(Screen::Page { blocks, .. }) => {
-            page::height(&blocks, view.size.0).saturating_sub(room(model, view))
+/// When that was: before now, or of a recording, after its begin.
+fn when(model: &Model, at: Nanos) -> String {
+    let seconds = |time: Nanos| {
+        let ms = time.as_u64() / 1_000_000;
+        format!("{}.{:02} s", ms / 1_000, ms / 10 % 100)
+    };
+    match model.source {
+        Source::Recording { start, .. } => seconds(at.saturating_sub(start)),
+        Source::Targets | Source::Machine => {
+            format!("-{}", seconds(model.newest.saturating_sub(at)))
         }
-        Some(Screen::Table { .. }) | None => 0,
+    }
+}
+
+pub fn gap_at(model: &Model, gap: &Gap) -> String {
+    when(model, gap.start)
+}
+
+/// The thread that is told of, as far as it is one.
+fn open_ref(who: Option<&ThreadRef>) -> Option<Open> {
+    who.map(|who| Open::Thread {
+        pid: who.pid,
+        tid: who.tid,
+    })
+}
+
+/// `part` of `whole` as a piece of a bar, where it is.
+fn place((start, end): (Nanos, Nanos), (from, to): (Nanos, Nanos), mark: char, tone: Tone) -> Cell {
+    let whole = to.saturating_sub(from);
+    let before = start.saturating_sub(from).share_of(whole);
+    let share = end.saturating_sub(start.max(from)).share_of(whole);
+    let blank = Piece {
+        share: before,
+        mark: ' ',
+        tone: Tone::Plain,
+    };
+    Cell::pieces(vec![blank, Piece { share, mark, tone }])
+}
+
+/// What a cause means for a person: whose it is.
+pub fn tone_of(cause: Cause) -> Tone {
+    match cause.side() {
+        Side::Host => Tone::Bad,
+        Side::Device => Tone::Warn,
+        Side::Unknown => Tone::Dim,
     }
 }

@@ -18,6 +18,9 @@ use crate::units::Nanos;
 const REASONS: usize = 2;
 const REASON_SHARE: f64 = 0.1;
 
+/// Of the time that targets waited for a CPU.
+const IN_THE_WAY: f64 = 0.001;
+
 /// What a thread is to the person who looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -106,6 +109,7 @@ pub(super) fn seen(model: &Model) -> Vec<Seen<'_>> {
     let cuda: HashMap<(Pid, Tid), &CudaTime> =
         window.cuda.iter().map(|c| ((c.pid, c.tid), c)).collect();
     let in_the_way = in_the_way(&window.sched);
+    let took = takers(&window.sched);
     let ended: HashSet<Pid> = model
         .targets
         .iter()
@@ -121,30 +125,50 @@ pub(super) fn seen(model: &Model) -> Vec<Seen<'_>> {
             _ => Role::Other,
         },
         cuda: cuda.get(&(sum.who.pid, sum.who.tid)).copied(),
-        behind: behind(&window.sched, sum),
+        behind: behind(sum, &took),
         ended: ended.contains(&sum.who.pid),
     });
     threads.collect()
 }
 
+/// Who took a CPU, or had it for a share that matters of the time that targets waited. Many had it for a moment.
 fn in_the_way(sched: &Summary) -> HashSet<Tid> {
+    let all = sched.preemptors.iter().filter_map(|p| p.had);
+    let all = all.fold(Nanos::ZERO, Nanos::saturating_add);
+    let matters = |had: Nanos| had.share_of(all) >= IN_THE_WAY;
+    let preemptors = sched.preemptors.iter();
+    let preemptors = preemptors.filter(|p| p.count > 0 || p.had.is_some_and(matters));
     let targets = sched.threads.iter().filter(|thread| thread.target);
-    let had = targets.flat_map(|thread| thread.behind.iter().map(|(who, _)| who.tid));
-    let took = sched.preemptors.iter().map(|p| p.who.tid);
-    had.chain(took).collect()
+    let most = targets.filter_map(|thread| thread.behind.first());
+    let most = most.map(|(who, _)| who.tid);
+    most.chain(preemptors.map(|p| p.who.tid)).collect()
 }
 
-/// Where it was not added up who had the CPU, who took it.
-fn behind<'a>(sched: &'a Summary, sum: &'a ThreadSum) -> Option<(&'a Who, Nanos)> {
-    if let Some((who, time)) = sum.behind.first() {
-        return Some((who, *time));
+/// Who had the CPU most while it waited; where that was not added up, who took it.
+fn behind<'a>(
+    sum: &'a ThreadSum,
+    took: &HashMap<Tid, (&'a Who, Nanos)>,
+) -> Option<(&'a Who, Nanos)> {
+    match sum.behind.first() {
+        Some((who, time)) => Some((who, *time)),
+        None => took.get(&sum.who.tid).copied(),
     }
-    let waits = sched.preemptors.iter().filter_map(|preemptor| {
-        let victims = &preemptor.victims;
-        let victim = victims.iter().find(|v| v.0.tid == sum.who.tid)?;
-        Some((&preemptor.who, victim.2))
-    });
-    waits.max_by_key(|&(_, time)| time)
+}
+
+/// By thread, who took its CPU, and how long it waited then; the worst of them.
+fn takers(sched: &Summary) -> HashMap<Tid, (&Who, Nanos)> {
+    let mut takers: HashMap<Tid, (&Who, Nanos)> = HashMap::new();
+    for preemptor in &sched.preemptors {
+        for (victim, _, waited) in &preemptor.victims {
+            let worst = takers
+                .entry(victim.tid)
+                .or_insert((&preemptor.who, *waited));
+            if *waited > worst.1 {
+                *worst = (&preemptor.who, *waited);
+            }
+        }
+    }
+    takers
 }
 
 /// Dispatchers first, those that were kept from running most before others; then whoever ran most.
@@ -218,20 +242,18 @@ pub(super) fn open(who: &Who) -> Open {
 
 fn title(threads: &[Seen<'_>]) -> String {
     let of = |role| threads.iter().filter(|seen| seen.role == role).count();
-    let mut parts = Vec::new();
-    for (role, what) in [
+    let roles = [
         (Role::Dispatcher, "dispatcher"),
         (Role::Target, "other"),
         (Role::Preemptor, "preemptor"),
-    ] {
-        match of(role) {
-            0 => {}
-            n if role == Role::Target => parts.push(format!("{n} {what}")),
-            n => parts.push(cell::plural(n, what)),
-        }
-    }
+    ];
+    let parts: Vec<String> = roles
+        .into_iter()
+        .filter(|&(role, _)| of(role) > 0)
+        .map(|(role, what)| cell::plural(of(role), what))
+        .collect();
     if of(Role::Dispatcher) + of(Role::Preemptor) == 0 {
-        return format!("Threads: {}", threads.len());
+        return "Threads".to_string();
     }
     format!("Threads: {}", parts.join(", "))
 }
@@ -289,7 +311,7 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
 }
 
 /// `futex 61 %, io 20 %`: shares of the window, most first.
-fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
+pub(super) fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
     let mut off: Vec<&OffSum> = seen.sum.off.iter().collect();
     off.retain(|off| off.reason.is_blocked() && off.total > Nanos::ZERO);
     off.sort_by_key(|off| (Reverse(off.total), off.reason));

@@ -1,0 +1,1 @@
+//! Slices against the report of the whole.

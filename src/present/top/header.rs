@@ -1,0 +1,278 @@
+//! The lines at the top: where and when this is, whether it moves, and how far it can be trusted.
+#![forbid(unsafe_code)]
+
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::canvas::Canvas;
+use super::list::Tone;
+use super::model::{Model, Source, Target};
+use super::strip::{self, Item};
+use super::table::line;
+use super::view::{Tab, View};
+use crate::units::{Count, Nanos, Share};
+
+/// Lines of the header on a terminal of this height.
+pub fn height(model: &Model, height: u16) -> u16 {
+    let fixed = match height {
+        0 => 0,
+        1..8 => 1,
+        8..14 => 2,
+        _ => 3,
+    };
+    let told = u16::from(height >= 7 && said(model).is_some());
+    (fixed + told).min(height)
+}
+
+pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
+    let mut lines = (area.top()..area.bottom()).map(|y| line(area, y));
+    let said = said(model).filter(|_| area.height > 1);
+    let rest = area.height - u16::from(said.is_some());
+    if let Some(at) = lines.next() {
+        where_and_when(canvas, at, model, view, rest == 1);
+    }
+    if rest > 2 {
+        if let Some(at) = lines.next() {
+            health(canvas, at, model);
+        }
+    }
+    if let (Some((text, style)), Some(at)) = (said, lines.next()) {
+        let style = canvas.style(style);
+        canvas.text(at.x, at.y, at.width, &text, style);
+    }
+    if rest > 1 {
+        if let Some(at) = lines.next() {
+            tabs(canvas, at, view);
+        }
+    }
+}
+
+/// What must be told at once: what came of a key, or the worst warning.
+fn said(model: &Model) -> Option<(String, Tone)> {
+    if let Some(message) = &model.status.message {
+        return Some((message.clone(), Tone::Strong));
+    }
+    let mut warnings = model.status.warnings.iter();
+    let first = warnings.next()?;
+    let more = match warnings.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Some((format!("warning: {first}{more}"), Tone::Warn))
+}
+
+fn where_and_when(canvas: &mut Canvas<'_>, at: Rect, model: &Model, view: &View, only: bool) {
+    let (plain, strong) = (Style::new(), canvas.style(Tone::Strong));
+    let dim = canvas.style(Tone::Dim);
+    let (state, held) = state(model, view);
+    let state_style = if held {
+        canvas.theme().alarm()
+    } else {
+        canvas.style(Tone::Good)
+    };
+    let mut items = vec![
+        Item::new(5, "gdiag top", strong),
+        Item::new(6, model.host.as_str(), canvas.style(Tone::Name)).cut(6),
+        Item::new(3, clock(model), plain),
+        Item::new(4, watched(model), plain).cut(12),
+    ];
+    if only {
+        items.extend(trouble(canvas, model));
+    }
+    items.push(Item::new(2, seconds(model), dim).right());
+    items.push(Item::new(0, state, state_style).right());
+    strip::draw(canvas, at, &items);
+}
+
+fn health(canvas: &mut Canvas<'_>, at: Rect, model: &Model) {
+    let (plain, dim) = (Style::new(), canvas.style(Tone::Dim));
+    let status = &model.status;
+    let mut items = vec![Item::new(
+        3,
+        format!("{} events/s", rate(status.event_rate)),
+        plain,
+    )];
+    if status.lost == 0 {
+        items.push(Item::new(2, "none lost", plain));
+    }
+    items.extend(trouble(canvas, model));
+    let own = format!(
+        "gdiag: {} of a CPU, {}",
+        Share(status.own_cpu),
+        status.own_memory
+    );
+    items.push(Item::new(4, own, dim));
+    if status.counts_calls {
+        items.push(Item::new(5, "counts all system calls", dim));
+    }
+    if let Some(recording) = &status.recording {
+        items.push(Item::new(5, recording.as_str(), dim).cut(10));
+    }
+    strip::draw(canvas, at, &items);
+}
+
+/// What makes the figures doubtful.
+fn trouble(canvas: &Canvas<'_>, model: &Model) -> Vec<Item> {
+    let status = &model.status;
+    let mut items = Vec::new();
+    if status.lost > 0 {
+        let text = format!(" {} LOST ", Count(status.lost));
+        items.push(Item::new(1, text, canvas.theme().alarm()));
+    }
+    if let Some(behind) = status.behind {
+        let text = format!("behind by {behind}");
+        items.push(Item::new(1, text, canvas.style(Tone::Warn)));
+    }
+    if status.skipped > 0 {
+        let text = format!("{} slices skipped", Count(status.skipped));
+        items.push(Item::new(2, text, canvas.style(Tone::Warn)));
+    }
+    items
+}
+
+/// Whether the window moves; `true`: the person should know that it does not.
+fn state(model: &Model, view: &View) -> (String, bool) {
+    if let Some(held) = view.held {
+        let back = model.newest.saturating_sub(held);
+        return (format!(" PAUSED at -{} ", tenths(back)), true);
+    }
+    match &model.source {
+        Source::Targets | Source::Machine => ("LIVE".to_string(), false),
+        Source::Recording {
+            speed,
+            start,
+            end,
+            over,
+            ..
+        } => {
+            if *over {
+                return ("REPLAY over".to_string(), false);
+            }
+            let played = model.newest.saturating_sub(*start);
+            let share = played.share_of(end.saturating_sub(*start)).min(1.0);
+            (format!("REPLAY {speed}x {:.0} %", share * 100.0), false)
+        }
+    }
+}
+
+/// The length of the window, and that it is not as long as asked for.
+fn seconds(model: &Model) -> String {
+    let (is, asked) = (
+        model.window.to.saturating_sub(model.window.from),
+        model.window_asked,
+    );
+    // Half a second is a slice.
+    if is.saturating_add(Nanos::from_millis(600)) < asked {
+        format!("last {} of {}", tenths(is), whole(asked))
+    } else {
+        format!("last {}", whole(asked))
+    }
+}
+
+fn whole(time: Nanos) -> String {
+    if time.as_u64().is_multiple_of(1_000_000_000) {
+        format!("{} s", time.as_u64() / 1_000_000_000)
+    } else {
+        tenths(time)
+    }
+}
+
+/// `12.5 s`
+pub fn tenths(time: Nanos) -> String {
+    let tenths = time.as_u64() / 100_000_000;
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
+
+/// `18.2 k`
+pub fn rate(rate: f64) -> String {
+    let units = [("", 1.0), (" k", 1e3), (" M", 1e6), (" G", 1e9)];
+    let (unit, scale) = units
+        .into_iter()
+        .rev()
+        .find(|(_, scale)| rate >= *scale)
+        .unwrap_or(units[0]);
+    let value = rate / scale;
+    let digits = match value {
+        v if v < 9.995 && scale > 1.0 => 2,
+        v if v < 99.95 && (scale > 1.0 || v < 9.95 && v > 0.0) => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}{unit}")
+}
+
+/// The time of day at the end of the window.
+fn clock(model: &Model) -> String {
+    let status = &model.status;
+    if status.wall_s == 0 {
+        return String::new();
+    }
+    let of_day = status
+        .wall_s
+        .saturating_add(i64::from(status.utc_offset_s))
+        .rem_euclid(86_400);
+    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{h:02}:{m:02}:{s:02}")
+}
+
+/// Who is looked at.
+fn watched(model: &Model) -> String {
+    match &model.source {
+        Source::Machine => "the whole machine".to_string(),
+        Source::Recording { path, .. } => path.display().to_string(),
+        Source::Targets => {
+            let alive = |target: &&Target| target.ended.is_none();
+            let mut targets: Vec<&Target> = model.targets.iter().filter(alive).collect();
+            // Those with CUDA say most of why the GPU is idle.
+            targets.sort_by_key(|target| !target.cuda);
+            match (targets.first(), targets.len(), model.targets.len()) {
+                (None, _, 0) => "waiting for a process that uses CUDA".to_string(),
+                (None, _, _) => "all targets have ended".to_string(),
+                (Some(one), 1, _) => name(one),
+                (Some(one), n, _) => format!("{} and {} more", name(one), n - 1),
+            }
+        }
+    }
+}
+
+fn name(target: &Target) -> String {
+    format!("{}:{}", target.comm, target.pid)
+}
+
+fn tabs(canvas: &mut Canvas<'_>, at: Rect, view: &View) {
+    let (here, dim) = (canvas.theme().cursor(), canvas.style(Tone::Dim));
+    let items: Vec<Item> = Tab::ALL
+        .iter()
+        .enumerate()
+        .map(|(i, &tab)| {
+            let is_here = tab == view.tab;
+            let (rank, style) = if is_here { (0, here) } else { (1, dim) };
+            let opened = if is_here && !view.opened.is_empty() {
+                ">"
+            } else {
+                ""
+            };
+            Item::new(rank, format!("{}{}{opened}", i + 1, tab.name()), style)
+        })
+        .collect();
+    strip::draw(canvas, at, &items);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.4, "0.4"),
+            (12.3, "12"),
+            (999.0, "999"),
+            (1_000.0, "1.00 k"),
+            (98_123.0, "98.1 k"),
+            (1_234_567.0, "1.23 M"),
+        ] {
+            assert_eq!(rate(value), text);
+        }
+    }
+}
