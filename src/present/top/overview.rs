@@ -283,8 +283,13 @@ fn section(canvas: &mut Canvas<'_>, placed: &Placed, cursor: Option<usize>) {
     let strong = canvas.style(Tone::Strong);
     canvas.text(area.x, area.y, area.width, &section.list.title, strong);
     let mut rest = below(*area, 1);
-    let lines = page::lines(&section.above, area.width);
-    for told in lines.iter().take(usize::from(*told)) {
+    let mut lines = page::lines(&section.above, area.width);
+    let cut = lines.len() > usize::from(*told);
+    lines.truncate(usize::from(*told));
+    if let (true, Some(page::Line::Text(text, _))) = (cut, lines.last_mut()) {
+        text.push(canvas.glyphs().dots);
+    }
+    for told in &lines {
         if rest.is_empty() {
             return;
         }

@@ -16,6 +16,12 @@ const WIDEST: u16 = 40;
 /// A column that grows is not narrower, if it can be helped.
 const GROWS_FROM: u16 = 36;
 
+const NOTHING: &str = "nothing in this window";
+/// And has some air, when there is room.
+const GROWS_TO: u16 = 24;
+/// Longer ones are hard to compare.
+const WIDEST_BAR: u16 = 64;
+
 /// The table in `area`, with a line of title, one of column names, and one for each of the notes where there is room.
 pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
     if area.is_empty() {
@@ -55,7 +61,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
     }
     if rows.is_empty() && room > 0 {
         let text = if list.rows.is_empty() {
-            "nothing in this window"
+            NOTHING
         } else {
             "no row matches the filter"
         };
@@ -77,6 +83,11 @@ pub fn rows(canvas: &mut Canvas<'_>, area: Rect, list: &List, top: usize, cursor
     let widths = widths(list, &all, area.width);
     let state = State::default();
     draw_names(canvas, line(area, area.top()), list, &state, &widths);
+    if list.rows.is_empty() && area.height > 1 {
+        let dim = canvas.style(Tone::Dim);
+        let room = area.width.saturating_sub(1);
+        canvas.text(area.x + 1, area.y + 1, room, NOTHING, dim);
+    }
     for (y, (i, row)) in (area.top() + 1..area.bottom()).zip(list.rows.iter().enumerate().skip(top))
     {
         let here = cursor == Some(i);
@@ -357,17 +368,26 @@ pub fn widths(list: &List, rows: &[usize], width: u16) -> Vec<u16> {
         .map(|(&w, &shown)| if shown { w } else { 0 })
         .collect();
     let mut left = width.saturating_sub(u16::try_from(taken(&shown)).unwrap_or(u16::MAX));
-    // Each that grows takes as much as it can use; the last of them what is left.
+    // Each that grows takes as much as it can use; the last of all columns what is left, so that no number is
+    // far from its name.
+    let last = (0..widths.len()).rev().find(|&i| shown[i]);
     let growing: Vec<usize> = (0..widths.len())
         .filter(|&i| shown[i] && list.columns[i].grows)
         .collect();
     for (n, &i) in growing.iter().enumerate() {
         let share = left / u16::try_from(growing.len() - n).unwrap_or(1);
-        let more = if n + 1 == growing.len() {
-            left
-        } else {
-            content[i].saturating_sub(widths[i]).min(share)
+        let is_bar = |&row: &usize| {
+            list.rows[row]
+                .cells
+                .get(i)
+                .is_some_and(|cell| !cell.pieces.is_empty())
         };
+        let most = match last {
+            Some(last) if last == i => u16::MAX,
+            _ if rows.iter().any(is_bar) => WIDEST_BAR,
+            _ => content[i].max(GROWS_TO),
+        };
+        let more = most.saturating_sub(widths[i]).min(share);
         widths[i] += more;
         left -= more;
     }

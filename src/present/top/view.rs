@@ -252,38 +252,23 @@ impl View {
     fn in_help(&mut self, action: Action) -> Option<Ask> {
         let room = usize::from(self.size.1);
         let last = help::last_scroll(self.size);
-        let at = self.help_scroll.min(last);
-        self.help_scroll = match action {
-            Action::Up => at.saturating_sub(1),
-            Action::Down => at + 1,
-            Action::PageUp => at.saturating_sub(room),
-            Action::PageDown => at + room,
-            Action::HalfUp => at.saturating_sub(room / 2),
-            Action::HalfDown => at + room / 2,
-            Action::First => 0,
-            Action::Last => last,
-            Action::Redraw => return Some(Ask::Redraw),
-            Action::Suspend => return Some(Ask::Suspend),
-            _ => {
-                self.help = false;
-                0
-            }
+        if let Action::Move(by) = action {
+            self.help_scroll = by.to(self.help_scroll.min(last), last, room);
+            return None;
         }
-        .min(last);
+        if action == Action::Redraw {
+            return Some(Ask::Redraw);
+        }
+        if action == Action::Suspend {
+            return Some(Ask::Suspend);
+        }
+        self.help = false;
         None
     }
 
     fn act(&mut self, action: Action, model: &Model) -> Option<Ask> {
-        let room = body::room(model, self);
         match action {
-            Action::Up => self.scroll(model, |at, _| at.saturating_sub(1)),
-            Action::Down => self.scroll(model, |at, _| at.saturating_add(1)),
-            Action::PageUp => self.scroll(model, |at, _| at.saturating_sub(room)),
-            Action::PageDown => self.scroll(model, |at, _| at.saturating_add(room)),
-            Action::HalfUp => self.scroll(model, |at, _| at.saturating_sub(room / 2)),
-            Action::HalfDown => self.scroll(model, |at, _| at.saturating_add(room / 2)),
-            Action::First => self.scroll(model, |_, _| 0),
-            Action::Last => self.scroll(model, |_, last| last),
+            Action::Move(by) => self.scroll(model, |at, last, room| by.to(at, last, room)),
             Action::Open => self.open_row(model),
             Action::Back => self.back(),
             Action::NextTab => self.go(Tab::ALL[(self.tab.place() + 1) % Tab::ALL.len()]),
@@ -353,22 +338,22 @@ impl View {
         matches!(model.source, Source::Recording { .. })
     }
 
-    /// `to`: from the row under the cursor, and the last there is.
-    fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize) -> usize) {
+    /// `to`: from the row under the cursor, the last there is, and how many are seen at a time.
+    fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize, usize) -> usize) {
         let room = body::room(model, self);
         match body::stops(model, self) {
             Stops::Rows(list) => {
                 let state = self.state_mut();
                 let rows = list.arranged(state);
                 let (at, last) = (state.at(&list, &rows), rows.len().saturating_sub(1));
-                state.move_to(&list, &rows, to(at, last), room);
+                state.move_to(&list, &rows, to(at, last, room), room);
             }
             Stops::Lines(lines) => {
                 let state = self.state_mut();
                 let last = lines.len().saturating_sub(1);
                 let at = state.place.min(last);
                 let top = state.top(at, lines.len(), room);
-                state.place = to(at, last).min(last);
+                state.place = to(at, last, room).min(last);
                 state.above = state.place.saturating_sub(top).min(room - 1);
             }
         }
@@ -378,7 +363,7 @@ impl View {
         let what = match body::stops(model, self) {
             Stops::Rows(list) => {
                 // Where it is now, so that back comes back there.
-                self.scroll(model, |at, _| at);
+                self.scroll(model, |at, _, _| at);
                 let rows = list.arranged(self.state());
                 let row = rows.get(self.state().at(&list, &rows));
                 row.and_then(|&row| list.rows[row].opens.clone())
