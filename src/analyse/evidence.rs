@@ -81,7 +81,8 @@ impl Amount {
             When::Since(start) => format!(" at +{}", at.saturating_sub(start)),
             When::Ago(now) => format!(", {} ago", now.saturating_sub(at)),
         };
-        if count == 1 {
+        // What goes on since before it was looked at is one, too.
+        if count <= 1 {
             return format!("once, {total}{at}");
         }
         let count = Count(count);

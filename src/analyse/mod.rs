@@ -306,25 +306,26 @@ fn explain_gpu(
         let gap = &usage.gaps[i];
         let cut = gap.start < scope.from || gap.end > scope.to;
         for piece in pieces {
+            let whole = (piece.start, piece.end);
             if !cut {
-                sums.add(i, piece);
+                sums.add(i, piece, whole);
                 continue;
             }
-            let (start, end) = scope.clip((piece.start, piece.end));
-            if start < end {
-                sums.add(
-                    i,
-                    &Piece {
-                        start,
-                        end,
-                        ..*piece
-                    },
-                );
+            let part = scope.clip(whole);
+            if part.0 < part.1 {
+                // As far as it has come.
+                let end = part.1;
+                sums.add(i, &Piece { end, ..*piece }, part);
             }
         }
         if gap.start < scope.from {
-            let before = pieces.iter().filter(|p| p.start < scope.from);
-            continued = Some(before.map(|p| p.cause).collect());
+            let before = |cause| {
+                let mut before = pieces.iter().take_while(|p| p.start < scope.from);
+                before.any(|p| p.cause == cause)
+            };
+            let inside = pieces.iter().filter(|p| p.end > scope.from);
+            let inside = inside.take_while(|p| p.start < scope.to).map(|p| p.cause);
+            continued = Some(inside.filter(|&cause| before(cause)).collect());
         }
         if listed.binary_search(&i).is_ok() {
             lists.push((i, describe_gap(&explainer, gap, pieces, scope.to)));

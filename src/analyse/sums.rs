@@ -131,10 +131,12 @@ impl<'t> Sums<'t> {
         }
     }
 
-    /// `gap` is the number of the gap that the piece is part of.
-    pub(super) fn add(&mut self, gap: usize, piece: &Piece) {
+    /// `gap` is the number of the gap that the piece is part of. Only a part of the piece counts, and the piece where it
+    /// begins.
+    pub(super) fn add(&mut self, gap: usize, piece: &Piece, (start, end): (Nanos, Nanos)) {
+        let len = end.saturating_sub(start);
         let sum = &mut self.causes[piece.cause as usize];
-        sum.total += piece.len();
+        sum.total += len;
         if sum.last_gap != Some(gap) {
             sum.last_gap = Some(gap);
             sum.gaps += 1;
@@ -150,14 +152,14 @@ impl<'t> Sums<'t> {
         });
         if let Some(thread) = piece.who.map(|w| self.t.thread(w.thread)) {
             if !thread.samples().is_empty() {
-                let inside = thread.samples_in(piece.start, piece.end);
+                let inside = thread.samples_in(start, end);
                 for sample in inside.iter().filter(|s| s.is_cpu()) {
                     *share.samples.entry(sample.user).or_default() += 1;
                 }
             }
         }
-        share.total += piece.len();
-        share.count += 1;
+        share.total += len;
+        share.count += u64::from(piece.start == start);
         if piece.len() > share.longest.len() {
             share.longest = *piece;
         }

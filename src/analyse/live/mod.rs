@@ -86,6 +86,8 @@ pub struct Parts {
     said: Vec<String>,
     /// By GPU of the report.
     gpus: Vec<GpuParts>,
+    /// How many CPUs there are, where all that runs on them is seen.
+    cpus: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]

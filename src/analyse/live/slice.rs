@@ -11,6 +11,7 @@ use crate::model::gpu::Gpu;
 use crate::model::ops::CallIdx;
 use crate::model::thread::{Thread, ThreadIdx};
 use crate::model::{api, Timeline};
+use crate::store::meta::TargetMode;
 use crate::units::Nanos;
 
 /// What happened in `[from, to)`. The timeline is finished and holds what is needed to explain that: the last
@@ -99,6 +100,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             counts,
             said,
             gpus: parts,
+            cpus: (t.meta().mode == TargetMode::All).then_some(t.meta().cpus_online),
         },
     }
 }

@@ -276,7 +276,8 @@ fn stacks(slices: &[Arc<Slice>]) -> Vec<StackTime> {
         *count += 1;
         *count <= STACKS
     });
-    rows.into_iter()
+    let mut rows: Vec<StackTime> = rows
+        .into_iter()
         .map(|((pid, tid, running, frames), time)| StackTime {
             pid,
             tid,
@@ -284,7 +285,9 @@ fn stacks(slices: &[Arc<Slice>]) -> Vec<StackTime> {
             frames: frames.to_vec(),
             time,
         })
-        .collect()
+        .collect();
+    super::stacks::sort(&mut rows);
+    rows
 }
 
 fn point(gpus: &Gpus<'_>, slice: &Slice) -> Point {
@@ -292,19 +295,18 @@ fn point(gpus: &Gpus<'_>, slice: &Slice) -> Point {
         from: slice.from,
         to: slice.to,
         gpus: gpus.points(slice),
-        cpu: busy_cpus(&slice.sched.cpus),
+        cpu: busy_cpus(slice),
         events: slice.events,
         lost: slice.lost,
     }
 }
 
-/// `None` where more is unknown than a little.
-fn busy_cpus(cpus: &[sched::CpuSum]) -> Option<f64> {
-    const LITTLE: f64 = 0.05;
-    let total = |time: fn(&sched::CpuSum) -> Nanos| -> Nanos { cpus.iter().map(time).sum() };
-    let (busy, idle) = (total(|c| c.busy), total(|c| c.idle));
-    let unknown = total(|c| c.unknown);
-    let known = busy + idle;
-    (known > Nanos::ZERO && unknown.share_of(known + unknown) <= LITTLE)
-        .then(|| busy.share_of(known))
+/// `None` where not everybody was seen. A thread that runs without a break leaves no trace on its CPU, so threads are added
+/// up rather than CPUs.
+fn busy_cpus(slice: &Slice) -> Option<f64> {
+    let time = slice.to.saturating_sub(slice.from);
+    let all = Nanos(time.0.saturating_mul(u64::from(slice.parts.cpus?)));
+    let ran = slice.sched.threads.iter().map(|thread| thread.run);
+    let ran = ran.fold(Nanos::ZERO, Nanos::saturating_add);
+    (all > Nanos::ZERO).then(|| ran.min(all).share_of(all))
 }
