@@ -147,7 +147,7 @@ pub struct StackTime {
     pub tid: Tid,
     /// On a CPU, or waiting.
     pub running: bool,
-    /// Outermost first, as flame graphs have them.
+    /// Outermost first, as flame graphs have them; those of the kernel end with `_[k]`.
     pub frames: Vec<String>,
     pub time: Nanos,
 }
