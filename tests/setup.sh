@@ -120,6 +120,8 @@ setup_build() {
 	have protoc || missing="$missing protobuf-compiler"
 	have_protobuf || missing="$missing python3-protobuf"
 	have script || missing="$missing bsdutils"
+	# The live view is tested in it.
+	have tmux || missing="$missing tmux"
 	# For the scenario with a peer in another network namespace.
 	have ip || missing="$missing iproute2"
 	have clang || missing="$missing clang"

@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(read(b"\x1b[1;\x1b[A"), [plain_key(KeyCode::Up)]);
         assert_eq!(
             read(b"\xff\xfeq\xe7\xb6q"),
-            [plain_key(KeyCode::Char('q')); 2]
+            vec![plain_key(KeyCode::Char('q')); 2]
         );
     }
 

@@ -12,7 +12,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -78,24 +78,29 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// The terminal that stdout is. It is as it was until [`Screen::enter`].
+    /// The terminal that stdout is. It is as it was until [`Screen::enter`]; from now on it is given back when a
+    /// thread panics.
     pub(super) fn open() -> io::Result<Screen> {
-        let file = open_again()?;
+        let screen = Screen::on(io::stdout().as_fd())?;
+        let tty = Arc::clone(&screen.tty);
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            // Before the message, which would be lost with the other screen.
+            lock(&tty).give_back(true);
+            print(info);
+        }));
+        Ok(screen)
+    }
+
+    pub(super) fn on(terminal: BorrowedFd<'_>) -> io::Result<Screen> {
+        let file = open_again(terminal)?;
         let tty = Tty {
             file: file.try_clone()?,
             before: None,
             lost: false,
         };
-        let tty = Arc::new(Mutex::new(tty));
-        let of_panics = Arc::clone(&tty);
-        let print = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            // Before the message, which would be lost with the other screen.
-            lock(&of_panics).give_back(true);
-            print(info);
-        }));
         Ok(Screen {
-            tty,
+            tty: Arc::new(Mutex::new(tty)),
             file,
             shown: Buffer::default(),
             next: Buffer::default(),
@@ -343,17 +348,17 @@ fn wait_for(file: &File, what: PollFlags, deadline: Instant) -> bool {
     }
 }
 
-/// The terminal that stdout is, as a file of our own: that it does not block concerns nobody else.
-fn open_again() -> io::Result<File> {
+/// The terminal as a file of our own: that it does not block concerns nobody else.
+fn open_again(terminal: BorrowedFd<'_>) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     // It may belong to the user before a `su`, or be that of another container.
-    match options.open("/proc/self/fd/1") {
+    match options.open(format!("/proc/self/fd/{}", terminal.as_raw_fd())) {
         Ok(file) if file.is_terminal() => Ok(file),
-        Ok(_) | Err(_) => Ok(io::stdout().as_fd().try_clone_to_owned()?.into()),
+        Ok(_) | Err(_) => Ok(terminal.try_clone_to_owned()?.into()),
     }
 }
 

@@ -209,14 +209,18 @@ impl Ui<'_> {
         }
     }
 
-    /// When the next frame is due, if any.
-    fn due(&self) -> Option<Instant> {
-        let after = |last: Option<Instant>, pause| last.map_or_else(Instant::now, |at| at + pause);
-        let rested = after(self.painted, FRAME);
+    /// In how long the next frame is due, if any.
+    fn due(&self, now: Instant) -> Option<Duration> {
+        let left = |last: Option<Instant>, pause: Duration| {
+            last.map_or(Duration::ZERO, |last| {
+                pause.saturating_sub(now.saturating_duration_since(last))
+            })
+        };
+        let rested = left(self.painted, FRAME);
         let for_change = self.changed.then_some(rested);
         let for_news = self
             .news
-            .then(|| after(self.told, self.interval).max(rested));
+            .then(|| left(self.told, self.interval).max(rested));
         [for_change, for_news].into_iter().flatten().min()
     }
 
@@ -224,11 +228,10 @@ impl Ui<'_> {
         let frame = if self.screen.is_blocked() {
             None
         } else {
-            self.due()
+            self.due(Instant::now())
         };
-        let key = self.keys.is_waiting().then(|| Instant::now() + ESC_QUIET);
-        let next = [frame, key].into_iter().flatten().min();
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        let key = self.keys.is_waiting().then_some(ESC_QUIET);
+        [frame, key].into_iter().flatten().min()
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Ready> {
@@ -352,10 +355,8 @@ impl Ui<'_> {
     }
 
     fn paint_if_due(&mut self) -> Result<Option<End>> {
-        // What is due at once is due before this moment.
-        let due = self.due();
         let now = Instant::now();
-        if self.screen.is_blocked() || due.is_none_or(|due| due > now) {
+        if self.screen.is_blocked() || self.due(now) != Some(Duration::ZERO) {
             return Ok(None);
         }
         self.look();
@@ -365,6 +366,10 @@ impl Ui<'_> {
             let area = buffer.area;
             draw(model, view, theme, area, buffer);
         });
+        #[cfg(debug_assertions)]
+        if self.painted.is_none() {
+            panic_if_asked();
+        }
         if self.news {
             self.told = Some(now);
         }
@@ -404,6 +409,16 @@ fn model(state: State, window: Window, view: &View) -> Model {
         targets: state.targets,
         status: state.status,
     }
+}
+
+/// Tests see what becomes of the terminal then.
+#[cfg(debug_assertions)]
+fn panic_if_asked() {
+    let Some(thread) = std::env::var_os("GDIAG_TEST_PANIC") else {
+        return;
+    };
+    assert_ne!(thread, "screen", "as the test asked");
+    std::thread::spawn(|| panic!("as the test asked"));
 }
 
 /// The slices of the window: as long as it is asked for, up to where it is held.
@@ -455,3 +470,6 @@ fn background([red, green, blue]: [u8; 3]) -> Background {
         Background::Dark
     }
 }
+
+#[cfg(test)]
+mod tests;
