@@ -48,7 +48,7 @@ fn simgpu() -> Option<PathBuf> {
     let required = std::env::var("GDIAG_REQUIRE")
         .is_ok_and(|list| list.split(',').any(|need| need == "simgpu"));
     assert!(!required, "{} has no libnvidia-ml.so.1", dir.display());
-    println!("skipped: needs the simulated GPU (make simgpu)");
+    eprintln!("skipped: needs the simulated GPU (make simgpu)");
     None
 }
 
@@ -411,7 +411,7 @@ fn a_machine_without_the_library_is_told_so() {
         })
     });
     match found {
-        Ok(facts) => println!("skipped: this machine has {} GPUs", facts.len()),
+        Ok(facts) => eprintln!("skipped: this machine has {} GPUs", facts.len()),
         Err(why) => assert!(!why.is_empty() && !why.contains('\n'), "{why}"),
     }
 }

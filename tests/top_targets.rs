@@ -10,12 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gdiag::analyse::sched::Who;
 use gdiag::analyse::syscalls::Summary;
 use gdiag::collect::bpf::Plan;
 use gdiag::collect::cuda_processes::{Changes, CudaProcesses};
 use gdiag::collect::shims::DRIVER_THREAD;
-use gdiag::collect::stacks;
+use gdiag::collect::{process, stacks};
 use gdiag::event::{Event, Pid, TaskReason, Tid};
+use gdiag::pipeline::machine::{self, Machine};
 use gdiag::pipeline::Session;
 use gdiag::units::Nanos;
 
@@ -83,28 +85,34 @@ impl Drop for Background {
 /// Says each line that it is told, with one write.
 struct Echo {
     process: Background,
+    input: std::process::ChildStdin,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Echo {
     fn start() -> Echo {
+        Echo::of("while read line; do echo $line; done")
+    }
+
+    fn of(script: &str) -> Echo {
         let mut command = Command::new("sh");
         command
-            .args(["-c", "while read line; do echo $line; done"])
+            .args(["-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
+        let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Echo {
             process: Background(child),
+            input,
             output,
         }
     }
 
     fn write(&mut self, times: u32) {
-        let input = self.process.0.stdin.as_mut().unwrap();
         for _ in 0..times {
-            input.write_all(b"a\n").unwrap();
+            self.input.write_all(b"a\n").unwrap();
             self.output.read_line(&mut String::new()).unwrap();
         }
     }
@@ -165,6 +173,27 @@ fn a_process_is_found_when_it_begins_to_use_cuda_and_no_more_when_it_ends() {
     process.end();
     look_for(&mut finder, pid, "it is gone", |c| pids(&c.gone));
     assert!(finder.all().all(|p| p.pid != pid));
+}
+
+#[test]
+fn a_process_in_a_namespace_of_its_own_has_the_pid_that_gdiag_sees() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let mut finder = CudaProcesses::start().unwrap();
+    let parent = Background::start(
+        Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(gpuload())
+            .args(["--seconds", "120"])
+            .stdin(Stdio::null()),
+    );
+    wait_until("it is found", || {
+        finder.look().unwrap();
+        let mut all = finder.all();
+        all.any(|p| p.comm == "gpuload" && process::parent(p.pid) == Some(parent.pid()))
+    });
 }
 
 #[test]
@@ -273,8 +302,11 @@ fn a_process_that_is_added_is_recorded_like_one_of_the_start() {
     look_for(&mut finder, job.pid(), "it is found", |c| pids(&c.came));
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
-    let gone = session.add_targets(&[job.pid(), ended.id()]).unwrap();
-    assert_eq!(gone, [ended.id()]);
+    let nobody = [ended.id(), std::process::id()];
+    let left_out = session
+        .add_targets(&[&[job.pid()][..], &nobody].concat())
+        .unwrap();
+    assert_eq!(left_out, nobody);
     let mut seen = Seen::default();
     let pid = Pid(job.pid());
     session.step(&mut |event| seen.add(pid, &event)).unwrap();
@@ -364,4 +396,113 @@ fn calls_of_the_targets_are_counted_in_parts_for_as_long_as_that_is_asked() {
     session.count_calls(true).unwrap();
     session.finish(&mut |_| {}).unwrap();
     assert!(session.call_sums().is_none());
+}
+
+#[test]
+fn a_machine_tells_what_happened_in_each_step_and_counts_calls_when_it_is_asked() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let mut echo = Echo::start();
+    let mut machine = Machine::start(machine::Plan {
+        all: true,
+        ..machine::Plan::default()
+    })
+    .unwrap();
+    let pid = Pid(echo.process.pid());
+    let is_echo = |who: &Who| who.pid == pid && who.comm == "sh";
+    let before = links();
+    let mut last = machine.step().unwrap().sched.end;
+
+    for times in [50, 30] {
+        machine.count_calls(true).unwrap();
+        echo.write(times);
+        let (mut counted, mut switches) = (Counted::default(), 0);
+        wait_until("all calls are counted", || {
+            machine.keep_up().unwrap();
+            let step = machine.step().unwrap();
+            assert_eq!(step.sched.start, last, "steps follow one another");
+            last = step.sched.end;
+            let threads = step.sched.threads.iter().filter(|t| is_echo(&t.who));
+            switches += threads.map(|t| t.voluntary).sum::<u64>();
+            counted.add(&step.calls.unwrap());
+            counted.writes(&echo) >= u64::from(times)
+        });
+        assert_eq!(counted.writes(&echo), u64::from(times));
+        assert!(switches > 0, "it slept until it was told a line");
+        machine.count_calls(false).unwrap();
+        assert_eq!(links(), before, "the programs for calls are gone");
+        let step = machine.step().unwrap();
+        assert!(step.calls.is_none());
+        last = step.sched.end;
+    }
+
+    // Its end is in one step, and then it is no more.
+    echo.process.end();
+    wait_until("it is no more", || {
+        let step = machine.step().unwrap();
+        step.sched.threads.iter().all(|t| !is_echo(&t.who))
+    });
+    drop(machine);
+    assert!(links() < before);
+}
+
+#[test]
+fn a_machine_looks_at_nobody_but_those_it_is_asked_for() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let (mut echo, mut other) = (Echo::start(), Echo::start());
+    let mut machine = Machine::start(machine::Plan {
+        targets: vec![echo.process.pid()],
+        ..machine::Plan::default()
+    })
+    .unwrap();
+    machine.count_calls(true).unwrap();
+    let mut counted = Counted::default();
+    echo.write(20);
+    other.write(20);
+    wait_until("all calls are counted", || {
+        let step = machine.step().unwrap();
+        let mut targets = step.sched.threads.iter().filter(|t| t.target);
+        assert!(targets.all(|t| t.who.pid.0 == echo.process.pid()));
+        counted.add(&step.calls.unwrap());
+        counted.writes(&echo) >= 20
+    });
+    assert_eq!((counted.writes(&echo), counted.writes(&other)), (20, 0));
+}
+
+#[test]
+fn calls_of_a_target_are_counted_when_its_parent_is_gone() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let mut echo = Echo::of("exec 3<&0; while read line; do echo $line; done <&3 & wait");
+    echo.write(1);
+    let mut machine = Machine::start(machine::Plan {
+        targets: vec![echo.process.pid()],
+        ..machine::Plan::default()
+    })
+    .unwrap();
+    echo.write(1);
+    let (mut counted, mut child) = (Counted::default(), None);
+    wait_until("its child is seen", || {
+        let step = machine.step().unwrap();
+        let mut targets = step.sched.threads.iter().filter(|t| t.target);
+        let other = targets.find(|t| t.who.pid.0 != echo.process.pid());
+        child = child.or(other.map(|t| t.who.pid));
+        child.is_some()
+    });
+    echo.process.end();
+    machine.count_calls(true).unwrap();
+    echo.write(20);
+    let key = (child.unwrap(), "write".to_string());
+    wait_until("all calls are counted", || {
+        counted.add(&machine.step().unwrap().calls.unwrap());
+        counted.0.get(&key).is_some_and(|&n| n >= 20)
+    });
+    assert_eq!(counted.0[&key], 20);
 }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::sampled;
@@ -33,17 +32,23 @@ pub(super) struct Amount {
     pub(super) count: u64,
     pub(super) total: Nanos,
     pub(super) longest: Nanos,
-    /// When the longest began, from the beginning of the recording.
+    /// When the longest began.
     pub(super) at: Nanos,
 }
 
+/// How a moment is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// From the beginning of the recording on.
+    Since(Nanos),
+    /// Back from now.
+    Ago(Nanos),
+}
+
 impl Sentence {
-    pub(super) fn text(&self) -> String {
-        let Sentence {
-            claim,
-            amount,
-            detail,
-        } = self;
+    pub(super) fn text(&self, when: When) -> String {
+        let Sentence { claim, detail, .. } = self;
+        let amount = self.amount.text(when);
         if claim.is_empty() {
             format!("{amount}{detail}")
         } else {
@@ -63,42 +68,45 @@ impl Sentence {
     }
 }
 
-/// `12 times, 34.5 ms, longest 4.10 ms at +1.20 s`
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Amount {
+    /// `12 times, 34.5 ms, longest 4.10 ms at +1.20 s`
+    fn text(&self, when: When) -> String {
         let Amount {
             count,
             total,
             longest,
             at,
         } = *self;
-        if count == 1 {
-            return write!(f, "once, {total} at +{at}");
+        let at = match when {
+            When::Since(start) => format!(" at +{}", at.saturating_sub(start)),
+            When::Ago(now) => format!(", {} ago", now.saturating_sub(at)),
+        };
+        // What goes on since before it was looked at is one, too.
+        if count <= 1 {
+            return format!("once, {total}{at}");
         }
         let count = Count(count);
-        write!(
-            f,
-            "{count} times, {total} in all, longest {longest} at +{at}"
-        )
+        format!("{count} times, {total} in all, longest {longest}{at}")
     }
 }
 
-pub(super) fn sentences(t: &Timeline, cause: Cause, shares: &[Share]) -> Vec<Sentence> {
-    let said = shares.iter().take(SENTENCES);
+pub(super) fn sentences(
+    t: &Timeline,
+    cause: Cause,
+    shares: &[Share],
+    most: usize,
+) -> Vec<Sentence> {
+    let said = shares.iter().take(most);
     said.map(|s| sentence(t, cause, s)).collect()
 }
 
-fn amount(t: &Timeline, s: &Share) -> Amount {
-    Amount {
+fn sentence(t: &Timeline, cause: Cause, s: &Share) -> Sentence {
+    let amount = Amount {
         count: s.count,
         total: s.total,
         longest: s.longest.len(),
-        at: s.longest.start.saturating_sub(t.start()),
-    }
-}
-
-fn sentence(t: &Timeline, cause: Cause, s: &Share) -> Sentence {
-    let amount = amount(t, s);
+        at: s.longest.start,
+    };
     let who = s.who.map(|w| describe(t, w));
     let what = s.text(t);
     let Some(who) = who else {

@@ -98,6 +98,17 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
     }
 }
 
+/// Sentences without those that were there before.
+fn each_once<'a>(sentences: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut seen: Vec<&String> = Vec::new();
+    for sentence in sentences {
+        if !seen.contains(&sentence) {
+            seen.push(sentence);
+        }
+    }
+    seen.into_iter().cloned().collect()
+}
+
 /// When the devices of each process were idle, as far as it can be told.
 type IdleOf = FxHashMap<Pid, Intervals>;
 
@@ -217,7 +228,8 @@ fn window_so_far(
     (first, last): (Nanos, Nanos),
 ) -> (Nanos, Nanos) {
     let start = if t.window_is_recording() {
-        collected_from(t, gpu, first)
+        // Of what was before the timeline its last operation is known.
+        collected_from(t, gpu, first).min(first)
     } else {
         first
     };
@@ -294,25 +306,26 @@ fn explain_gpu(
         let gap = &usage.gaps[i];
         let cut = gap.start < scope.from || gap.end > scope.to;
         for piece in pieces {
+            let whole = (piece.start, piece.end);
             if !cut {
-                sums.add(i, piece);
+                sums.add(i, piece, whole);
                 continue;
             }
-            let (start, end) = scope.clip((piece.start, piece.end));
-            if start < end {
-                sums.add(
-                    i,
-                    &Piece {
-                        start,
-                        end,
-                        ..*piece
-                    },
-                );
+            let part = scope.clip(whole);
+            if part.0 < part.1 {
+                // As far as it has come.
+                let end = part.1;
+                sums.add(i, &Piece { end, ..*piece }, part);
             }
         }
         if gap.start < scope.from {
-            let before = pieces.iter().filter(|p| p.start < scope.from);
-            continued = Some(before.map(|p| p.cause).collect());
+            let before = |cause| {
+                let mut before = pieces.iter().take_while(|p| p.start < scope.from);
+                before.any(|p| p.cause == cause)
+            };
+            let inside = pieces.iter().filter(|p| p.end > scope.from);
+            let inside = inside.take_while(|p| p.start < scope.to).map(|p| p.cause);
+            continued = Some(inside.filter(|&cause| before(cause)).collect());
         }
         if listed.binary_search(&i).is_ok() {
             lists.push((i, describe_gap(&explainer, gap, pieces, scope.to)));
@@ -320,7 +333,8 @@ fn explain_gpu(
     });
     lists.sort_by_key(|(i, gap)| (std::cmp::Reverse(gap.end.saturating_sub(gap.start)), *i));
     let idle = usage.idle;
-    let (causes, sentences): (Vec<_>, Vec<_>) = (sums.rows(idle, !scope.is_whole()).into_iter())
+    let summand = (!scope.is_whole()).then_some(scope.to);
+    let (causes, sentences): (Vec<_>, Vec<_>) = (sums.rows(idle, summand).into_iter())
         .map(|Row { row, sentences }| (row, sentences))
         .unzip();
     let explained: Nanos = causes

@@ -28,7 +28,7 @@ impl Scope {
 
     /// What is known when it ends, counts where it ends.
     pub(super) fn has(self, at: Nanos) -> bool {
-        self.is_whole() || (self.from <= at && at < self.to)
+        self.from <= at && (at < self.to || self.to == Nanos::MAX)
     }
 
     /// Where it ends, or the recording if that is earlier.

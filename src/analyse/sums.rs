@@ -4,7 +4,7 @@
 use std::collections::hash_map::Entry;
 
 use crate::analyse::cause::Cause;
-use crate::analyse::evidence::{self, Sentence};
+use crate::analyse::evidence::{self, Sentence, When, SENTENCES};
 use crate::analyse::report::{Blame, CauseRow};
 use crate::analyse::what::{cgroup_of, describe, describe_as, thread_ref, Piece, What};
 use crate::event::{CallStackId, Pid, Tid};
@@ -131,10 +131,12 @@ impl<'t> Sums<'t> {
         }
     }
 
-    /// `gap` is the number of the gap that the piece is part of.
-    pub(super) fn add(&mut self, gap: usize, piece: &Piece) {
+    /// `gap` is the number of the gap that the piece is part of. Only a part of the piece counts, and the piece where it
+    /// begins.
+    pub(super) fn add(&mut self, gap: usize, piece: &Piece, (start, end): (Nanos, Nanos)) {
+        let len = end.saturating_sub(start);
         let sum = &mut self.causes[piece.cause as usize];
-        sum.total += piece.len();
+        sum.total += len;
         if sum.last_gap != Some(gap) {
             sum.last_gap = Some(gap);
             sum.gaps += 1;
@@ -150,22 +152,28 @@ impl<'t> Sums<'t> {
         });
         if let Some(thread) = piece.who.map(|w| self.t.thread(w.thread)) {
             if !thread.samples().is_empty() {
-                let inside = thread.samples_in(piece.start, piece.end);
+                let inside = thread.samples_in(start, end);
                 for sample in inside.iter().filter(|s| s.is_cpu()) {
                     *share.samples.entry(sample.user).or_default() += 1;
                 }
             }
         }
-        share.total += piece.len();
-        share.count += 1;
+        share.total += len;
+        share.count += u64::from(piece.start == start);
         if piece.len() > share.longest.len() {
             share.longest = *piece;
         }
     }
 
-    /// Most time first; equal times in the order of the vocabulary. `summand`: they will be added to others.
-    pub(super) fn rows(self, idle: Nanos, summand: bool) -> Vec<Row> {
+    /// Most time first; equal times in the order of the vocabulary. `summand`: they are of a slice
+    /// with this end.
+    pub(super) fn rows(self, idle: Nanos, summand: Option<Nanos>) -> Vec<Row> {
         let t = self.t;
+        let when = summand.map_or(When::Since(t.start()), When::Ago);
+        let most = match summand {
+            Some(_) => 2 * SENTENCES,
+            None => SENTENCES,
+        };
         let mut rows: Vec<Row> = Cause::ALL
             .iter()
             .copied()
@@ -191,18 +199,18 @@ impl<'t> Sums<'t> {
                         .then_with(|| a.longest.start.cmp(&b.longest.start))
                 });
                 let (sorted, by): (Vec<Share>, Vec<Blame>) = shares.into_iter().unzip();
-                let sentences = evidence::sentences(t, cause, &sorted);
+                let sentences = evidence::sentences(t, cause, &sorted, most);
                 let row = CauseRow {
                     cause,
                     total: sum.total,
                     share: sum.total.share_of(idle),
                     gaps: sum.gaps,
-                    by: if summand {
+                    by: if summand.is_some() {
                         shorten(by, MOST_SUMMANDS, |_| OTHERS.to_string())
                     } else {
                         shorten(by, MOST_ROWS, |rest| format!("{rest} {OTHERS}"))
                     },
-                    evidence: sentences.iter().map(Sentence::text).collect(),
+                    evidence: told(&sentences, when),
                 };
                 Row { row, sentences }
             })
@@ -212,6 +220,12 @@ impl<'t> Sums<'t> {
         });
         rows
     }
+}
+
+/// The first ones, as text.
+pub(super) fn told(sentences: &[Sentence], when: When) -> Vec<String> {
+    let said = sentences.iter().take(SENTENCES);
+    said.map(|s| s.text(when)).collect()
 }
 
 pub(super) fn shorten(

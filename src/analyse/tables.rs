@@ -129,7 +129,7 @@ pub(super) fn sort_kernels(kernels: &mut [Kernel]) {
     kernels.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
 }
 
-fn add_known(sum: &mut Option<Nanos>, more: Option<Nanos>) {
+pub(super) fn add_known(sum: &mut Option<Nanos>, more: Option<Nanos>) {
     if let Some(more) = more {
         add(sum.get_or_insert_default(), more);
     }

@@ -326,7 +326,9 @@ fn throttle(device: &Device<'_>) -> Result<Option<Vec<String>>, Gone> {
     Ok(bits.map(throttle_words))
 }
 
-fn processes(device: &Device<'_>) -> Result<Option<Vec<(Pid, Option<Bytes>)>>, Gone> {
+type MemoryOf = (Pid, Option<Bytes>);
+
+fn processes(device: &Device<'_>) -> Result<Option<Vec<MemoryOf>>, Gone> {
     let Some(list) = told(device.running_compute_processes())? else {
         return Ok(None);
     };

@@ -7,10 +7,12 @@ mod driver;
 mod endpoints;
 mod files;
 mod injections;
+pub mod machine;
 mod objects;
 mod owners;
 mod pythons;
 mod resolver;
+pub mod sched_sums;
 mod stacks;
 pub mod syscalls;
 
@@ -182,15 +184,17 @@ impl Session {
     }
 
     /// Makes more processes targets, with all that they started and will: the next step tells who they are,
-    /// and asks their shims. By the pids that gdiag sees; whoever is a target stays one. Returns those that
-    /// are no processes, any more or at all: they are left out.
+    /// and asks their shims. By the pids that gdiag sees; whoever is a target stays one. Returns those that are
+    /// left out: gdiag itself, and what is no process, any more or at all.
     pub fn add_targets(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
-        let (there, gone): (Vec<u32>, Vec<u32>) =
-            pids.iter().partition(|&&pid| process::is_process(pid));
+        let own = std::process::id();
+        let (there, left_out): (Vec<u32>, Vec<u32>) = pids
+            .iter()
+            .partition(|&&pid| pid != own && process::is_process(pid));
         if !there.is_empty() {
             self.bpf.add_targets(&there)?;
         }
-        Ok(gone)
+        Ok(left_out)
     }
 
     /// Becomes readable when there is much to read, or something urgent.

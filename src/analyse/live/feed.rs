@@ -194,7 +194,10 @@ impl Feed {
         Feed {
             meta: Meta {
                 // A device is looked at all the time, not from its first operation to its last.
-                mode: TargetMode::All,
+                mode: match meta.mode {
+                    TargetMode::Launch | TargetMode::Attach => TargetMode::Attach,
+                    TargetMode::All => TargetMode::All,
+                },
                 ..meta.clone()
             },
             options,
@@ -398,11 +401,8 @@ impl Feed {
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
         let from = self.next;
         let timeline = self.timeline(to);
-        let options = SliceOptions {
-            events: std::mem::take(&mut self.events),
-            ..self.options
-        };
-        let mut newest = slice(&timeline, from, to, &options);
+        let mut newest = slice(&timeline, from, to, &self.options);
+        newest.events = std::mem::take(&mut self.events);
         newest.lost = std::mem::take(&mut self.lost);
         let open: Vec<OpenGap> = (newest.report.gpus.iter())
             .flat_map(|gpu| {

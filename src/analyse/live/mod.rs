@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod feed;
+mod gpus;
 mod slice;
 mod stacks;
 #[cfg(test)]
@@ -40,8 +41,6 @@ pub struct SliceOptions {
     /// More will come than the timeline holds: its last operation is not the last one, and work that has not come
     /// back can still be going on.
     pub goes_on: bool,
-    /// Events that came from the sources in the time of the slice.
-    pub events: u64,
 }
 
 impl Default for SliceOptions {
@@ -52,7 +51,6 @@ impl Default for SliceOptions {
             stacks: 5,
             only_host: false,
             goes_on: true,
-            events: 0,
         }
     }
 }
@@ -88,6 +86,8 @@ pub struct Parts {
     said: Vec<String>,
     /// By GPU of the report.
     gpus: Vec<GpuParts>,
+    /// How many CPUs there are, where all that runs on them is seen.
+    cpus: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -11,11 +11,12 @@ use crate::model::gpu::Gpu;
 use crate::model::ops::CallIdx;
 use crate::model::thread::{Thread, ThreadIdx};
 use crate::model::{api, Timeline};
+use crate::store::meta::TargetMode;
 use crate::units::Nanos;
 
 /// What happened in `[from, to)`. The timeline is finished and holds what is needed to explain that: the last
 /// operation of each device before `from` at least, the states of threads as of then, and what belongs
-/// to the slice and came late.
+/// to the slice and came late. How many `events` there were in it, the timeline does not know.
 pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Slice {
     let scope = Scope {
         from,
@@ -34,8 +35,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
         };
         devices(&engine, &trust, &options, scope)
     };
-    let (mut quality, counts, said) = quality::of_slice(t, &trust, options.min_gap);
-    quality.events = options.events;
+    let (quality, counts, said) = quality::of_slice(t, &trust, options.min_gap);
     let lost = quality.lost();
     let (gpus, parts): (Vec<_>, Vec<_>) = (devices.list.into_iter())
         .map(|d| {
@@ -94,12 +94,13 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             .filter_map(|(idx, thread)| cuda_time(t, idx, thread, scope))
             .collect(),
         stacks: stacks::most(t, (from, to), options.stacks),
-        events: options.events,
+        events: 0,
         lost,
         parts: Parts {
             counts,
             said,
             gpus: parts,
+            cpus: (t.meta().mode == TargetMode::All).then_some(t.meta().cpus_online),
         },
     }
 }

@@ -32,10 +32,29 @@ pub(super) fn most(t: &Timeline, part: (Nanos, Nanos), most: usize) -> Vec<Stack
         let mut places: Vec<(Place, Nanos)> = places(t, thread, part).into_iter().collect();
         places.sort_unstable_by_key(|&(place, time)| (std::cmp::Reverse(time), place));
         places.truncate(most);
-        list.extend(places.into_iter().map(|place| text(t, idx, part.1, place)));
+        let mut of_one: Vec<StackTime> = Vec::with_capacity(places.len());
+        for place in places {
+            let stack = text(t, idx, part.1, place);
+            // Addresses in one function are one place.
+            let same =
+                |s: &&mut StackTime| (s.running, &s.frames) == (stack.running, &stack.frames);
+            match of_one.iter_mut().find(same) {
+                Some(sum) => sum.time += stack.time,
+                None => of_one.push(stack),
+            }
+        }
+        list.extend(of_one);
     }
-    list.sort_by_key(|stack| (std::cmp::Reverse(stack.time), stack.tid));
+    sort(&mut list);
     list
+}
+
+/// Most time first.
+pub(super) fn sort(list: &mut [StackTime]) {
+    list.sort_by(|a, b| {
+        let id = |s: &StackTime| (std::cmp::Reverse(s.time), s.pid, s.tid, s.running);
+        (id(a).cmp(&id(b))).then_with(|| a.frames.cmp(&b.frames))
+    });
 }
 
 fn places(t: &Timeline, thread: &Thread, (from, to): (Nanos, Nanos)) -> FxHashMap<Place, Nanos> {

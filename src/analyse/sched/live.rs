@@ -124,6 +124,8 @@ pub struct Live {
     ended: BTreeMap<Key, Thread>,
     /// How many of them are told of by name only.
     folded: u64,
+    /// Those among `ended` that are there all the same: who executes a program becomes the first thread.
+    reborn: BTreeSet<Key>,
     /// Whoever was seen, also gdiag itself.
     names: HashMap<Tid, Who>,
     now: Closed,
@@ -143,16 +145,17 @@ impl Live {
             self.names.insert(thread.tid, who(thread));
         }
         for thread in &reading.ended {
-            merge(
-                &mut self.ended,
-                Key::of(thread),
-                &close(thread, &self.scope),
-            );
+            merge(&mut self.ended, Key::of(thread), close(thread, &self.scope));
         }
         self.fold();
         let mut threads = self.ended.clone();
+        self.reborn.clear();
         for thread in &reading.threads {
-            merge(&mut threads, Key::of(thread), &close(thread, &self.scope));
+            let key = Key::of(thread);
+            if self.ended.contains_key(&key) {
+                self.reborn.insert(key.clone());
+            }
+            merge(&mut threads, key, close(thread, &self.scope));
         }
         let cpus = reading.cpus.iter().filter(|cpu| {
             self.scope.has(Some(cpu.cpu))
@@ -177,6 +180,24 @@ impl Live {
         let interval = self.summary(&since(&self.now, &self.before));
         self.before = self.now.clone();
         interval
+    }
+
+    /// Likewise, for whoever wants nothing but this and for long: whoever ended is forgotten once it was told of,
+    /// and there is no total any more.
+    pub fn step(&mut self) -> Summary {
+        let step = self.summary(&since(&self.now, &self.before));
+        self.before = std::mem::take(&mut self.now);
+        let reborn = &self.reborn;
+        self.ended.retain(|key, _| {
+            let stays = reborn.contains(key);
+            if !stays {
+                self.before.threads.remove(key);
+            }
+            stays
+        });
+        self.folded = 0;
+        self.names.clear();
+        step
     }
 
     /// Threads of what was asked for that were seen.
@@ -205,9 +226,9 @@ impl Live {
                 name: Some(thread.comm.clone()),
             };
             if let Some(before) = self.before.threads.remove(&key) {
-                merge(&mut self.before.threads, by_name.clone(), &nameless(before));
+                merge(&mut self.before.threads, by_name.clone(), nameless(before));
             }
-            merge(&mut self.ended, by_name, &nameless(thread));
+            merge(&mut self.ended, by_name, nameless(thread));
         }
     }
 
@@ -421,18 +442,15 @@ fn nameless(thread: Thread) -> Thread {
 }
 
 /// What is later has its say about who it is.
-fn merge(threads: &mut BTreeMap<Key, Thread>, key: Key, thread: &Thread) {
+fn merge(threads: &mut BTreeMap<Key, Thread>, key: Key, thread: Thread) {
     match threads.get_mut(&key) {
         None => {
-            threads.insert(key, thread.clone());
+            threads.insert(key, thread);
         }
         Some(known) => {
             let mut sums = std::mem::take(&mut known.sums);
             sums.merge(&thread.sums);
-            *known = Thread {
-                sums,
-                ..thread.clone()
-            };
+            *known = Thread { sums, ..thread };
         }
     }
 }
@@ -490,10 +508,16 @@ fn close_cpu(cpu: &CpuSums, reading: &Reading) -> CpuSums {
 
 fn since(now: &Closed, before: &Closed) -> Closed {
     let threads = now.threads.iter().map(|(key, thread)| {
-        let mut thread = thread.clone();
-        if let Some(before) = before.threads.get(key) {
-            thread.sums = thread.sums.since(&before.sums);
-        }
+        let sums = match before.threads.get(key) {
+            Some(before) => thread.sums.since(&before.sums),
+            None => thread.sums.clone(),
+        };
+        let thread = Thread {
+            sums,
+            comm: thread.comm.clone(),
+            allowed: thread.allowed.clone(),
+            ..*thread
+        };
         (key.clone(), thread)
     });
     let cpus = now.cpus.iter().map(|cpu| {
@@ -693,6 +717,33 @@ mod tests {
         assert_eq!(rows, [("a", 5), ("b", 1)]);
         let rows: Vec<u64> = live.total().threads.iter().map(|t| t.run.0 / MS).collect();
         assert_eq!(rows, [15, 1]);
+    }
+
+    #[test]
+    fn a_step_tells_of_who_ended_in_it_and_the_next_does_not_know_them() {
+        let mut live = live();
+        let run = |summary: &Summary| -> Vec<(u32, u64)> {
+            let rows = summary.threads.iter();
+            rows.map(|t| (t.who.tid.0, t.run.0 / MS)).collect()
+        };
+        let (one, two) = (ran(thread(1, "a"), 0, 10 * MS), thread(2, "b"));
+        live.add(&reading(vec![one.clone(), two.clone()], Vec::new()));
+        assert_eq!(run(&live.step()), [(1, 10)]);
+
+        // One ends; and another thread of the process of two executes a program, and becomes its first thread.
+        let (one, two) = (ran(one, 0, 5 * MS), ran(two, 0, 7 * MS));
+        let new = ran(thread(2, "c"), 1, MS);
+        live.add(&reading(vec![new.clone()], vec![one, two]));
+        assert_eq!(run(&live.step()), [(1, 5), (2, 8)]);
+        let keys: Vec<u32> = live.ended.keys().map(|key| key.tid.0).collect();
+        assert_eq!(keys, [2]);
+
+        let new = ran(new, 1, 2 * MS);
+        live.add(&reading(vec![new.clone()], Vec::new()));
+        assert_eq!(run(&live.step()), [(2, 2)]);
+        live.add(&reading(Vec::new(), vec![ran(new, 1, 3 * MS)]));
+        assert_eq!(run(&live.step()), [(2, 3)]);
+        assert!(live.ended.is_empty() && live.before.threads.is_empty());
     }
 
     #[test]

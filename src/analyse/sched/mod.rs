@@ -1,6 +1,7 @@
 //! What the scheduler did, summed up: the same of a recording, and of what was added up in the kernel.
 #![forbid(unsafe_code)]
 
+pub mod join;
 pub mod live;
 pub mod pinning;
 pub mod reason;

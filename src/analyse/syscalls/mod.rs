@@ -2,6 +2,7 @@
 //! is in a recording, and for the presentation.
 #![forbid(unsafe_code)]
 
+pub mod join;
 pub mod recorded;
 
 use std::collections::BTreeMap;
@@ -158,6 +159,17 @@ impl Thread {
 }
 
 impl Summary {
+    pub fn empty(measure: Measure, at: Nanos) -> Summary {
+        Summary {
+            measure,
+            start: at,
+            end: at,
+            threads: Vec::new(),
+            gpu: false,
+            notes: Vec::new(),
+        }
+    }
+
     pub fn count(&self) -> u64 {
         self.threads.iter().map(Thread::count).sum()
     }

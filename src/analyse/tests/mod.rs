@@ -4,7 +4,7 @@ mod device;
 mod gaps;
 mod host;
 mod probed;
-mod random;
+pub(super) mod random;
 mod sampled;
 pub(super) mod story;
 mod syscalls;

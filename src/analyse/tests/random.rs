@@ -447,7 +447,7 @@ fn stack() -> impl Strategy<Value = Event> {
 }
 
 /// A clean recording with random events on top, or random events alone.
-fn any_story() -> impl Strategy<Value = Story> {
+pub fn any_story() -> impl Strategy<Value = Story> {
     let event = prop_oneof![gpu_event(), host_event()];
     let mode = prop::sample::select(vec![
         TargetMode::Launch,

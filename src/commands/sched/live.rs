@@ -1,21 +1,20 @@
 //! Watching, summed up in the kernel.
 
-use std::collections::HashSet;
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
 
 use super::stream::Output;
-use crate::analyse::sched::live::{sleeps, Live, Scope};
+use crate::analyse::sched::live::{sleeps, Scope};
 use crate::analyse::sched::{cpu_list, Summary};
 use crate::cli::{SchedOptions, Target};
-use crate::collect::sched_sum::{Plan, SchedSum};
+use crate::collect::sched_sum::Plan;
 use crate::collect::{clock, process};
 use crate::commands::subject::{End, Subject};
-use crate::decode::sched_sum::Reading;
 use crate::error::{status, Error};
 use crate::event::Cpu;
 use crate::model::syscall;
+use crate::pipeline::sched_sums::SchedSums;
 use crate::units::{Count, Nanos};
 
 /// Between two looks at who came into a cgroup.
@@ -58,8 +57,15 @@ fn summed_up(
     if options.verbose > 0 {
         say(options, format_args!("watching {}", subject.text()));
     }
-    let sums = SchedSum::start(&plan)?;
-    for probe in &sums.missing {
+    let scope = Scope {
+        host: uname.nodename().to_string_lossy().into_owned(),
+        cpus: options.cpus.clone(),
+        online,
+        tids: options.tids.clone(),
+        interrupts: process::interrupts().into_iter().collect(),
+    };
+    let sums = SchedSums::start(&plan, scope)?;
+    for probe in sums.missing_probes() {
         say(
             options,
             format_args!("warning: this kernel has no {probe}: what it would show is left out"),
@@ -67,36 +73,21 @@ fn summed_up(
     }
     let mut session = Session {
         sums,
-        live: Live::new(Scope {
-            host: uname.nodename().to_string_lossy().into_owned(),
-            cpus: options.cpus.clone(),
-            online,
-            tids: options.tids.clone(),
-            interrupts: process::interrupts().into_iter().collect(),
-        }),
         out: Output::open(options)?,
     };
     let start = session.sums.go()?;
     subject.go(watch.duration)?;
     let end = session.until_the_end(options, watch.interval, start, subject)?;
-    session.sums.stop()?;
-    session.read()?;
-    let Session {
-        sums,
-        live,
-        mut out,
-    } = session;
-    // Whoever reads the result may take long.
-    drop(sums);
-    let summary = live.total();
+    let Session { sums, mut out } = session;
+    // Whoever reads the result may take long: by then nothing is watched.
+    let (summary, targets) = sums.finish()?;
     out.write(|out| super::render(out, options, &summary))?;
-    conclude(options, watch, &summary, live.targets(), end)
+    conclude(options, watch, &summary, targets, end)
 }
 
-/// The kernel's sums, what is made of them, and where that goes.
+/// The sums, and where they go.
 struct Session {
-    sums: SchedSum,
-    live: Live,
+    sums: SchedSums,
     out: Output,
 }
 
@@ -120,39 +111,23 @@ impl Session {
             let until = next.map_or(now + step, |next| next.min(now + step));
             let woken = subject.wait(Some(self.sums.epoll_fd()), until)?;
             if woken.report {
-                self.read()?;
+                let so_far = self.sums.total()?;
                 // Results are for stdout; this is on the side.
-                let _ = super::render(&mut io::stderr(), options, &self.live.total());
+                let _ = super::render(&mut io::stderr(), options, &so_far);
             }
             if let Some(end) = woken.end {
                 return Ok(end);
             }
             self.sums.keep_up()?;
-            if self.sums.is_full() {
-                self.read()?;
-            }
             let now = clock::monotonic();
             if let (Some(at), Some(interval)) = (next.filter(|&at| now >= at), interval) {
-                self.read()?;
-                let part = self.live.interval();
+                let part = self.sums.interval()?;
                 self.out.write(|out| super::render(out, options, &part))?;
                 // Late ones are left out rather than made up for.
                 let missed = now.saturating_sub(at).0 / interval.0.max(1);
                 next = Some(at + Nanos(interval.0 * (missed + 1)));
             }
         }
-    }
-
-    fn read(&mut self) -> anyhow::Result<()> {
-        let raw = self.sums.read()?;
-        let reading = Reading::decode(&raw);
-        let mut gone: HashSet<u32> = reading.ended.iter().map(|t| t.tid.0).collect();
-        for thread in &reading.threads {
-            gone.remove(&thread.tid.0);
-        }
-        self.sums.forget(&raw, &gone);
-        self.live.add(&reading);
-        Ok(())
     }
 }
 

@@ -36,9 +36,11 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
             health(canvas, at, model);
         }
     }
-    if let (Some((text, style)), Some(at)) = (said, lines.next()) {
-        let style = canvas.style(style);
-        canvas.text(at.x, at.y, at.width, &text, style);
+    if let Some((text, tone)) = said {
+        if let Some(at) = lines.next() {
+            let style = canvas.style(tone);
+            canvas.text(at.x, at.y, at.width, &text, style);
+        }
     }
     if rest > 1 {
         if let Some(at) = lines.next() {

@@ -8,14 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 /// What a key does on a screen; while a filter is typed, keys are letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    HalfUp,
-    HalfDown,
-    First,
-    Last,
+    Move(Move),
     Open,
     Back,
     NextTab,
@@ -42,6 +35,37 @@ pub enum Action {
     Redraw,
     Suspend,
     Quit,
+}
+
+/// Through rows or lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    HalfUp,
+    HalfDown,
+    First,
+    Last,
+}
+
+impl Move {
+    /// From `at`, where there is `room` for so many at a time.
+    pub fn to(self, at: usize, last: usize, room: usize) -> usize {
+        let half = (room / 2).max(1);
+        let to = match self {
+            Move::Up => at.saturating_sub(1),
+            Move::Down => at.saturating_add(1),
+            Move::PageUp => at.saturating_sub(room),
+            Move::PageDown => at.saturating_add(room),
+            Move::HalfUp => at.saturating_sub(half),
+            Move::HalfDown => at.saturating_add(half),
+            Move::First => 0,
+            Move::Last => last,
+        };
+        to.min(last)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,39 +126,49 @@ pub const GROUPS: &[Group] = &[
         bindings: &[
             bind(
                 &[Char('k'), Code(KeyCode::Up)],
-                A::Up,
+                A::Move(Move::Up),
                 "Up, k",
                 "one row up",
             ),
             bind(
                 &[Char('j'), Code(KeyCode::Down)],
-                A::Down,
+                A::Move(Move::Down),
                 "Down, j",
                 "one row down",
             ),
             bind(
                 &[Code(KeyCode::PageUp), Ctrl('b')],
-                A::PageUp,
+                A::Move(Move::PageUp),
                 "PgUp, Ctrl-B",
                 "a page up",
             ),
             bind(
                 &[Code(KeyCode::PageDown), Ctrl('f')],
-                A::PageDown,
+                A::Move(Move::PageDown),
                 "PgDn, Ctrl-F",
                 "a page down",
             ),
-            bind(&[Ctrl('u')], A::HalfUp, "Ctrl-U", "half a page up"),
-            bind(&[Ctrl('d')], A::HalfDown, "Ctrl-D", "half a page down"),
+            bind(
+                &[Ctrl('u')],
+                A::Move(Move::HalfUp),
+                "Ctrl-U",
+                "half a page up",
+            ),
+            bind(
+                &[Ctrl('d')],
+                A::Move(Move::HalfDown),
+                "Ctrl-D",
+                "half a page down",
+            ),
             bind(
                 &[Char('g'), Code(KeyCode::Home)],
-                A::First,
+                A::Move(Move::First),
                 "Home, g",
                 "the first row",
             ),
             bind(
                 &[Char('G'), Code(KeyCode::End)],
-                A::Last,
+                A::Move(Move::Last),
                 "End, G",
                 "the last row",
             ),
@@ -358,8 +392,8 @@ pub fn edit(event: KeyEvent) -> Result<Option<Edit>, Action> {
         Some(Ctrl('c')) => return Err(Action::Quit),
         Some(Ctrl('l')) => return Err(Action::Redraw),
         Some(Ctrl('z')) => return Err(Action::Suspend),
-        Some(Code(KeyCode::Up)) => return Err(Action::Up),
-        Some(Code(KeyCode::Down)) => return Err(Action::Down),
+        Some(Code(KeyCode::Up)) => return Err(Action::Move(Move::Up)),
+        Some(Code(KeyCode::Down)) => return Err(Action::Move(Move::Down)),
         Some(Code(_)) | Some(Ctrl(_)) | None => None,
     })
 }

@@ -94,8 +94,11 @@ impl Column {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
+    /// Names: what has no room is cut out of the middle.
     Left,
     Right,
+    /// Sentences, and lists of which the first tells most: cut at the end.
+    Prose,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -18,6 +18,8 @@ pub mod screen;
 pub mod screens;
 mod strip;
 mod table;
+#[cfg(test)]
+mod tests;
 pub mod theme;
 pub mod view;
 

@@ -80,7 +80,7 @@ fn sections(model: &Model, view: &View) -> Vec<Section> {
     match view.gpu(model) {
         Some(gpu) => sections.push(Section {
             above: causes::verdict(gpu),
-            ..section(causes::of(gpu), 0, 4)
+            ..section(causes::of(gpu, "Causes"), 0, 4)
         }),
         None => {
             let mut above = host::blocks(model);
@@ -146,10 +146,15 @@ fn layout(model: &Model, view: &View, area: Rect) -> Layout {
     let sections = sections(model, view);
     // On a low terminal the tables say it all.
     let most = usize::from(left.height / 6).max(usize::from(view.gpu(model).is_none()));
-    let told: Vec<usize> = sections
-        .iter()
-        .map(|section| page::lines(&section.above, area.width).len().min(most))
-        .collect();
+    let mut sections = sections;
+    let mut told = Vec::new();
+    for section in &mut sections {
+        // The last of it is what can be done.
+        while section.above.len() > 1 && page::lines(&section.above, area.width).len() > most {
+            section.above.remove(0);
+        }
+        told.push(page::lines(&section.above, area.width).len().min(most));
+    }
     let heights = heights(&sections, &told, usize::from(left.height));
     let mut placed = Vec::new();
     for ((section, told), height) in sections.into_iter().zip(told).zip(heights) {
@@ -229,11 +234,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
         return tiny(canvas, area, model, view);
     }
     if !layout.gpus.is_empty() {
-        let list = gpus::list(model, view.gpu, canvas.glyphs());
-        let chosen = view.gpu.min(list.rows.len().saturating_sub(1));
-        let room = usize::from(layout.gpus.height.saturating_sub(1));
-        let top = (chosen + 1).saturating_sub(room);
-        table::rows(canvas, layout.gpus, &list, top, None);
+        all_gpus(canvas, layout.gpus, model, view);
     }
     if let Some(gpu) = view.gpu(model) {
         panel(canvas, layout.panel, model, gpu);
@@ -249,6 +250,30 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     }
 }
 
+/// A line for each; where not all have room, the last line says how many more there are.
+fn all_gpus(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
+    let list = gpus::list(model, view.gpu, canvas.glyphs());
+    let chosen = view.gpu.min(list.rows.len().saturating_sub(1));
+    let rows = usize::from(area.height.saturating_sub(1));
+    let (Some(hidden @ 1..), true) = (list.rows.len().checked_sub(rows), rows > 1) else {
+        return table::rows(canvas, area, &list, 0, None);
+    };
+    let upper = Rect {
+        height: area.height - 1,
+        ..area
+    };
+    table::rows(
+        canvas,
+        upper,
+        &list,
+        (chosen + 2).saturating_sub(rows),
+        None,
+    );
+    let dim = canvas.style(Tone::Dim);
+    let text = format!(" and {} more: n and N go through all of them", hidden + 1);
+    canvas.text(area.x, area.bottom() - 1, area.width, &text, dim);
+}
+
 fn section(canvas: &mut Canvas<'_>, placed: &Placed, cursor: Option<usize>) {
     let Placed {
         section,
@@ -258,8 +283,13 @@ fn section(canvas: &mut Canvas<'_>, placed: &Placed, cursor: Option<usize>) {
     let strong = canvas.style(Tone::Strong);
     canvas.text(area.x, area.y, area.width, &section.list.title, strong);
     let mut rest = below(*area, 1);
-    let lines = page::lines(&section.above, area.width);
-    for told in lines.iter().take(usize::from(*told)) {
+    let mut lines = page::lines(&section.above, area.width);
+    let cut = lines.len() > usize::from(*told);
+    lines.truncate(usize::from(*told));
+    if let (true, Some(page::Line::Text(text, _))) = (cut, lines.last_mut()) {
+        text.push(canvas.glyphs().dots);
+    }
+    for told in &lines {
         if rest.is_empty() {
             return;
         }
@@ -363,9 +393,14 @@ fn meter(canvas: &mut Canvas<'_>, at: Rect, share: Option<f64>) {
 /// What the driver says: a kernel on the GPU half of the time can be 97 % to it.
 fn card(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
     let at = indented(at);
+    let dim = canvas.style(Tone::Dim);
+    let kinds = gpus::kinds(gpu);
     let Some(facts) = gpus::facts(model, gpu) else {
-        let dim = canvas.style(Tone::Dim);
-        canvas.text(at.x, at.y, at.width, "nothing known from NVML", dim);
+        let mut items = vec![Item::new(0, kinds, Style::new())];
+        if !matches!(model.source, Source::Recording { .. }) {
+            items.push(Item::new(1, "nothing known from NVML", dim));
+        }
+        strip::draw(canvas, at, &items);
         return;
     };
     let mut items = Vec::new();
@@ -376,7 +411,7 @@ fn card(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         }
         (None, Some(said)) => {
             let text = format!("nvidia-smi: {said} %");
-            items.push(Item::new(3, text, canvas.style(Tone::Dim)));
+            items.push(Item::new(3, text, dim));
         }
         (None, None) => {}
     }
@@ -384,6 +419,7 @@ fn card(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         let rank = u8::try_from(i + 1).unwrap_or(u8::MAX);
         items.push(Item::new(rank, text, canvas.style(tone)));
     }
+    items.push(Item::new(u8::MAX, kinds, dim));
     strip::draw(canvas, at, &items);
 }
 
@@ -402,25 +438,26 @@ fn work(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         }
         let of = |share| launches.start.percentile(share);
         if let (Some(median), Some(p99)) = (of(0.5), of(0.99)) {
-            let text = format!("start after {median}, p99 {p99}");
+            let text = format!("launch latency {median}, p99 {p99}");
             items.push(Item::new(2, text, plain));
         }
         if let Some(median) = launches.call.percentile(0.5) {
             items.push(Item::new(
                 3,
-                format!("call {median}"),
+                format!("in the call {median}"),
                 canvas.style(Tone::Dim),
             ));
         }
     }
     if let Some(gap) = gpus::longest(gpu) {
-        let cause = merge(&gap.parts).first().map(|line| line.cause);
-        let (id, tone) = cause.map_or(("", Tone::Plain), |cause| (cause.id(), tone_of(cause)));
         let length = gap.end.saturating_sub(gap.start);
         let open = if gap.next.is_none() { ", open" } else { "" };
         let text = format!("longest gap {length} at {}{open}", gap_at(model, gap));
         items.push(Item::new(0, text, plain));
-        items.push(Item::new(4, id, canvas.style(tone)));
+        if let Some(line) = merge(&gap.parts).first() {
+            let text = format!("by {}", line.cause.id());
+            items.push(Item::new(4, text, canvas.style(tone_of(line.cause))));
+        }
     }
     strip::draw(canvas, indented(at), &items);
 }

@@ -3,6 +3,8 @@
 //! The cursor is on a line of it, whatever that is; on a row of a table that opens something, Enter does so.
 #![forbid(unsafe_code)]
 
+use std::rc::Rc;
+
 use ratatui::layout::Rect;
 
 use super::canvas::{columns, shown, Canvas};
@@ -18,8 +20,8 @@ pub enum Line<'a> {
     Heading(&'a str),
     Text(String, Tone),
     Bar(&'a [Piece]),
-    Names(&'a List),
-    Row(&'a List, usize),
+    Names(&'a List, Rc<[u16]>),
+    Row(&'a List, usize, Rc<[u16]>),
     Note(&'a str),
 }
 
@@ -39,8 +41,11 @@ pub fn lines(blocks: &[Block], width: u16) -> Vec<Line<'_>> {
                 if !list.title.is_empty() {
                     lines.push(Line::Heading(&list.title));
                 }
-                lines.push(Line::Names(list));
-                lines.extend((0..list.rows.len()).map(|row| Line::Row(list, row)));
+                let rows: Vec<usize> = (0..list.rows.len()).collect();
+                let widths: Rc<[u16]> = table::widths(list, &rows, width).into();
+                lines.push(Line::Names(list, widths.clone()));
+                let rows = rows.into_iter();
+                lines.extend(rows.map(|row| Line::Row(list, row, widths.clone())));
                 lines.extend(list.notes.iter().map(|note| Line::Note(note)));
             }
         }
@@ -67,12 +72,12 @@ fn wrapped(label: &str, body: &str, width: u16) -> Vec<String> {
 /// Of each line, what its row opens. The title of the page is one.
 pub fn opens(blocks: &[Block], width: u16) -> Vec<Option<Open>> {
     let opens = lines(blocks, width).into_iter().map(|line| match line {
-        Line::Row(list, row) => list.rows[row].opens.clone(),
+        Line::Row(list, row, _) => list.rows[row].opens.clone(),
         Line::Blank
         | Line::Heading(_)
         | Line::Text(..)
         | Line::Bar(_)
-        | Line::Names(_)
+        | Line::Names(..)
         | Line::Note(_) => None,
     });
     opens.collect()
@@ -109,7 +114,6 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, title: &str, blocks: &[Block], 
 }
 
 pub fn draw_line(canvas: &mut Canvas<'_>, at: Rect, line: &Line<'_>, cursor: bool) {
-    let all = |list: &List| (0..list.rows.len()).collect::<Vec<usize>>();
     match line {
         Line::Blank => {}
         Line::Heading(text) => {
@@ -125,14 +129,12 @@ pub fn draw_line(canvas: &mut Canvas<'_>, at: Rect, line: &Line<'_>, cursor: boo
             let dim = canvas.style(Tone::Dim);
             canvas.text(at.x, at.y, at.width, note, dim);
         }
-        Line::Names(list) => {
-            let widths = table::widths(canvas, list, &all(list), at.width);
-            table::draw_names(canvas, at, list, &State::default(), &widths);
+        Line::Names(list, widths) => {
+            table::draw_names(canvas, at, list, &State::default(), widths);
         }
-        Line::Row(list, row) => {
-            let widths = table::widths(canvas, list, &all(list), at.width);
+        Line::Row(list, row, widths) => {
             let cells = &list.rows[*row].cells;
-            return table::draw_row(canvas, at, list, cells, &widths, cursor, "");
+            return table::draw_row(canvas, at, list, cells, widths, cursor, "");
         }
     }
     if cursor {

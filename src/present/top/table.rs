@@ -4,7 +4,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::canvas::{columns, Canvas};
+use super::canvas::{columns, shown, Canvas};
 use super::list::{Align, Cell, Column, List, Piece, Tone};
 use super::view::State;
 use crate::units::Count;
@@ -14,7 +14,13 @@ const BETWEEN: u16 = 1;
 /// A column that does not grow is not wider than this.
 const WIDEST: u16 = 40;
 /// A column that grows is not narrower, if it can be helped.
-const GROWS_FROM: u16 = 14;
+const GROWS_FROM: u16 = 36;
+
+const NOTHING: &str = "nothing in this window";
+/// And has some air, when there is room.
+const GROWS_TO: u16 = 24;
+/// Longer ones are hard to compare.
+const WIDEST_BAR: u16 = 64;
 
 /// The table in `area`, with a line of title, one of column names, and one for each of the notes where there is room.
 pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
@@ -28,7 +34,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
     let names = u16::from(area.height > 1);
     let room = area.height - frame(list, area.height);
     let top = state.top(at, rows.len(), usize::from(room));
-    let widths = widths(canvas, list, &rows, area.width);
+    let widths = widths(list, &rows, area.width);
     let mut y = area.top();
     if title > 0 {
         let shown = usize::from(room).min(rows.len() - top);
@@ -55,7 +61,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State) {
     }
     if rows.is_empty() && room > 0 {
         let text = if list.rows.is_empty() {
-            "nothing in this window"
+            NOTHING
         } else {
             "no row matches the filter"
         };
@@ -74,9 +80,14 @@ pub fn rows(canvas: &mut Canvas<'_>, area: Rect, list: &List, top: usize, cursor
         return;
     }
     let all: Vec<usize> = (0..list.rows.len()).collect();
-    let widths = widths(canvas, list, &all, area.width);
+    let widths = widths(list, &all, area.width);
     let state = State::default();
     draw_names(canvas, line(area, area.top()), list, &state, &widths);
+    if list.rows.is_empty() && area.height > 1 {
+        let dim = canvas.style(Tone::Dim);
+        let room = area.width.saturating_sub(1);
+        canvas.text(area.x + 1, area.y + 1, room, NOTHING, dim);
+    }
     for (y, (i, row)) in (area.top() + 1..area.bottom()).zip(list.rows.iter().enumerate().skip(top))
     {
         let here = cursor == Some(i);
@@ -116,7 +127,6 @@ fn draw_title(
         (shown, all) if shown >= all => Count(all as u64).to_string(),
         (shown, all) => format!("{}-{} of {}", top + 1, top + shown, Count(all as u64)),
     };
-    let taken = canvas.text(area.x, area.y, area.width, &list.title, strong);
     let mut rest = String::new();
     if let Some(sort) = state.sort {
         rest.push_str(&format!("by {sort}  "));
@@ -128,8 +138,10 @@ fn draw_title(
         rest.push_str(&format!("with '{}'  ", state.filter));
     }
     rest.push_str(&place);
-    let room = area.width.saturating_sub(taken + 2);
-    canvas.right(area.right() - room, area.y, room, &rest, dim);
+    let width = columns(&canvas.shown(&rest)).min(area.width / 2);
+    canvas.right(area.right() - width, area.y, width, &rest, dim);
+    let room = area.width.saturating_sub(width + 2);
+    canvas.text(area.x, area.y, room, &list.title, strong);
 }
 
 pub fn draw_names(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &State, widths: &[u16]) {
@@ -265,9 +277,17 @@ fn aligned(
     style: Style,
 ) {
     match align {
+        Align::Left if is_sentence(text) => canvas.text(x, y, width, text, style),
         Align::Left => canvas.name(x, y, width, text, style),
         Align::Right => canvas.right(x, y, width, text, style),
+        Align::Prose => canvas.text(x, y, width, text, style),
     };
+}
+
+/// Who, and what it did: the end says less than the begin, unless it is a path. Of a name it is the middle.
+fn is_sentence(text: &str) -> bool {
+    let last = text.rsplit(' ').next().unwrap_or_default();
+    text.contains(": ") && !last.contains('/')
 }
 
 /// A bar of `at`, divided. What has a share at all gets a column, if there are enough.
@@ -279,6 +299,8 @@ pub fn pieces(canvas: &mut Canvas<'_>, at: Rect, pieces: &[Piece]) {
         let mut end = part(sum, at.width);
         if piece.share > 0.0 && end <= x {
             end = (x + 1).min(at.width);
+            // The last column, if no other is left.
+            x = x.min(end.saturating_sub(1));
         }
         // What is blank is no part of the bar.
         if piece.mark != ' ' {
@@ -299,26 +321,28 @@ pub fn part(share: f64, width: u16) -> u16 {
 }
 
 /// Of each column; 0 for those that are left out.
-pub fn widths(canvas: &Canvas<'_>, list: &List, rows: &[usize], width: u16) -> Vec<u16> {
+pub fn widths(list: &List, rows: &[usize], width: u16) -> Vec<u16> {
     let content: Vec<u16> = list
         .columns
         .iter()
         .enumerate()
         .map(|(i, column)| {
             let cells = rows.iter().filter_map(|&row| list.rows[row].cells.get(i));
-            let widest = cells.map(|cell| columns(&canvas.shown(&cell.text))).max();
+            let widest = cells.map(|cell| columns(&shown(&cell.text, true))).max();
             // With room for the mark of the order.
             let name = columns(column.name) + 1;
             widest.unwrap_or(0).max(name)
         })
         .collect();
+    // Of a narrow screen it leaves some for the column that tells most.
+    let grows_from = GROWS_FROM.min((width / 3).max(8));
     let wanted: Vec<u16> = list
         .columns
         .iter()
         .zip(&content)
         .map(|(column, &content)| {
             if column.grows {
-                content.min(GROWS_FROM)
+                content.min(grows_from)
             } else {
                 content.min(WIDEST)
             }
@@ -344,17 +368,26 @@ pub fn widths(canvas: &Canvas<'_>, list: &List, rows: &[usize], width: u16) -> V
         .map(|(&w, &shown)| if shown { w } else { 0 })
         .collect();
     let mut left = width.saturating_sub(u16::try_from(taken(&shown)).unwrap_or(u16::MAX));
-    // Each that grows takes as much as it can use; the last of them what is left.
+    // Each that grows takes as much as it can use; the last of all columns what is left, so that no number is
+    // far from its name.
+    let last = (0..widths.len()).rev().find(|&i| shown[i]);
     let growing: Vec<usize> = (0..widths.len())
         .filter(|&i| shown[i] && list.columns[i].grows)
         .collect();
     for (n, &i) in growing.iter().enumerate() {
         let share = left / u16::try_from(growing.len() - n).unwrap_or(1);
-        let more = if n + 1 == growing.len() {
-            left
-        } else {
-            content[i].saturating_sub(widths[i]).min(share)
+        let is_bar = |&row: &usize| {
+            list.rows[row]
+                .cells
+                .get(i)
+                .is_some_and(|cell| !cell.pieces.is_empty())
         };
+        let most = match last {
+            Some(last) if last == i => u16::MAX,
+            _ if rows.iter().any(is_bar) => WIDEST_BAR,
+            _ => content[i].max(GROWS_TO),
+        };
+        let more = most.saturating_sub(widths[i]).min(share);
         widths[i] += more;
         left -= more;
     }

@@ -252,38 +252,23 @@ impl View {
     fn in_help(&mut self, action: Action) -> Option<Ask> {
         let room = usize::from(self.size.1);
         let last = help::last_scroll(self.size);
-        let at = self.help_scroll.min(last);
-        self.help_scroll = match action {
-            Action::Up => at.saturating_sub(1),
-            Action::Down => at + 1,
-            Action::PageUp => at.saturating_sub(room),
-            Action::PageDown => at + room,
-            Action::HalfUp => at.saturating_sub(room / 2),
-            Action::HalfDown => at + room / 2,
-            Action::First => 0,
-            Action::Last => last,
-            Action::Redraw => return Some(Ask::Redraw),
-            Action::Suspend => return Some(Ask::Suspend),
-            _ => {
-                self.help = false;
-                0
-            }
+        if let Action::Move(by) = action {
+            self.help_scroll = by.to(self.help_scroll.min(last), last, room);
+            return None;
         }
-        .min(last);
+        if action == Action::Redraw {
+            return Some(Ask::Redraw);
+        }
+        if action == Action::Suspend {
+            return Some(Ask::Suspend);
+        }
+        self.help = false;
         None
     }
 
     fn act(&mut self, action: Action, model: &Model) -> Option<Ask> {
-        let room = body::room(model, self);
         match action {
-            Action::Up => self.scroll(model, |at, _| at.saturating_sub(1)),
-            Action::Down => self.scroll(model, |at, _| at.saturating_add(1)),
-            Action::PageUp => self.scroll(model, |at, _| at.saturating_sub(room)),
-            Action::PageDown => self.scroll(model, |at, _| at.saturating_add(room)),
-            Action::HalfUp => self.scroll(model, |at, _| at.saturating_sub(room / 2)),
-            Action::HalfDown => self.scroll(model, |at, _| at.saturating_add(room / 2)),
-            Action::First => self.scroll(model, |_, _| 0),
-            Action::Last => self.scroll(model, |_, last| last),
+            Action::Move(by) => self.scroll(model, |at, last, room| by.to(at, last, room)),
             Action::Open => self.open_row(model),
             Action::Back => self.back(),
             Action::NextTab => self.go(Tab::ALL[(self.tab.place() + 1) % Tab::ALL.len()]),
@@ -353,22 +338,22 @@ impl View {
         matches!(model.source, Source::Recording { .. })
     }
 
-    /// `to`: from the row under the cursor, and the last there is.
-    fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize) -> usize) {
+    /// `to`: from the row under the cursor, the last there is, and how many are seen at a time.
+    fn scroll(&mut self, model: &Model, to: impl Fn(usize, usize, usize) -> usize) {
         let room = body::room(model, self);
         match body::stops(model, self) {
             Stops::Rows(list) => {
                 let state = self.state_mut();
                 let rows = list.arranged(state);
                 let (at, last) = (state.at(&list, &rows), rows.len().saturating_sub(1));
-                state.move_to(&list, &rows, to(at, last), room);
+                state.move_to(&list, &rows, to(at, last, room), room);
             }
             Stops::Lines(lines) => {
                 let state = self.state_mut();
                 let last = lines.len().saturating_sub(1);
                 let at = state.place.min(last);
                 let top = state.top(at, lines.len(), room);
-                state.place = to(at, last).min(last);
+                state.place = to(at, last, room).min(last);
                 state.above = state.place.saturating_sub(top).min(room - 1);
             }
         }
@@ -378,7 +363,7 @@ impl View {
         let what = match body::stops(model, self) {
             Stops::Rows(list) => {
                 // Where it is now, so that back comes back there.
-                self.scroll(model, |at, _| at);
+                self.scroll(model, |at, _, _| at);
                 let rows = list.arranged(self.state());
                 let row = rows.get(self.state().at(&list, &rows));
                 row.and_then(|&row| list.rows[row].opens.clone())
@@ -458,4 +443,205 @@ pub enum Ask {
     Redraw,
     /// Stop as Ctrl-Z does.
     Suspend,
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::crossterm::event::{KeyCode, KeyModifiers};
+
+    use super::super::list::{Cell, Column, Row};
+    use super::super::screens::sample;
+    use super::*;
+
+    fn list(ids: &[&str]) -> List {
+        let row = |id: &&str| Row::new(*id, vec![Cell::text(*id)]);
+        List {
+            rows: ids.iter().map(row).collect(),
+            ..List::new("t", vec![Column::left("ID")])
+        }
+    }
+
+    fn press(view: &mut View, model: &Model, code: KeyCode) -> Option<Ask> {
+        view.key(KeyEvent::new(code, KeyModifiers::NONE), model)
+    }
+
+    fn typed(view: &mut View, model: &Model, keys: &str) {
+        for c in keys.chars() {
+            press(view, model, KeyCode::Char(c));
+        }
+    }
+
+    fn view() -> View {
+        View::new(Nanos::from_secs(10))
+    }
+
+    #[test]
+    fn the_cursor_stays_on_its_row_wherever_that_goes() {
+        let mut state = State::default();
+        let before = list(&["a", "b", "c", "d"]);
+        let all = [0, 1, 2, 3];
+        state.move_to(&before, &all, 2, 10);
+        let after = list(&["c", "x", "a", "b"]);
+        assert_eq!(state.at(&after, &all), 0);
+        // When it is gone, the one in its place is next.
+        let without = list(&["a", "b", "d"]);
+        assert_eq!(state.at(&without, &[0, 1, 2]), 2);
+        assert_eq!(state.at(&list(&[]), &[]), 0);
+        // At the top it is the first one, whichever that is.
+        state.move_to(&before, &all, 0, 10);
+        assert_eq!(state.at(&after, &all), 0);
+    }
+
+    #[test]
+    fn a_list_scrolls_as_little_as_it_can() {
+        let ids: Vec<String> = (0..100).map(|i| i.to_string()).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let (long, all) = (list(&ids), (0..100).collect::<Vec<usize>>());
+        let mut state = State::default();
+        let mut top_at = |to| {
+            state.move_to(&long, &all, to, 10);
+            state.top(state.at(&long, &all), 100, 10)
+        };
+        assert_eq!(top_at(9), 0);
+        assert_eq!(top_at(10), 1);
+        assert_eq!(top_at(5), 1);
+        assert_eq!(top_at(0), 0);
+        assert_eq!(top_at(1_000), 90);
+    }
+
+    #[test]
+    fn rows_are_sorted_by_any_column_and_those_without_a_value_come_last() {
+        let mut list = list(&["b", "a", "C"]);
+        list.rows.push(Row::new("none", vec![Cell::none()]));
+        let order = |state: &State| -> Vec<String> {
+            let rows = list.arranged(state).into_iter();
+            rows.map(|row| list.rows[row].id.clone()).collect()
+        };
+        let mut state = State::default();
+        assert_eq!(order(&state), ["b", "a", "C", "none"]);
+        state.sort = Some("ID");
+        assert_eq!(order(&state), ["a", "b", "C", "none"]);
+        state.reversed = true;
+        assert_eq!(order(&state), ["C", "b", "a", "none"]);
+        state.filter = "c".to_string();
+        assert_eq!(order(&state), ["C"]);
+        // Of a column that is no longer there: as they come.
+        state = State {
+            sort: Some("GONE"),
+            ..State::default()
+        };
+        assert_eq!(order(&state), ["b", "a", "C", "none"]);
+    }
+
+    #[test]
+    fn the_filter_is_edited_kept_and_dropped() {
+        let model = sample::model();
+        let mut view = view();
+        view.go(Tab::Threads);
+        typed(&mut view, &model, "/pt data");
+        view.paste("x\ty\nsecond line");
+        assert_eq!(view.state().filter, "pt dataxy");
+        let control = |c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
+        view.key(control('w'), &model);
+        assert_eq!(view.state().filter, "pt ");
+        press(&mut view, &model, KeyCode::Backspace);
+        press(&mut view, &model, KeyCode::Enter);
+        assert_eq!((view.state().filter.as_str(), &view.typing), ("pt", &None));
+        // What is typed anew can be taken back.
+        typed(&mut view, &model, "/q");
+        press(&mut view, &model, KeyCode::Esc);
+        assert_eq!(view.state().filter, "pt");
+        // Each list has its own; Esc drops it.
+        typed(&mut view, &model, "5");
+        assert_eq!(view.state().filter, "");
+        typed(&mut view, &model, "4");
+        press(&mut view, &model, KeyCode::Esc);
+        assert_eq!((view.state().filter.as_str(), view.tab), ("", Tab::Threads));
+        press(&mut view, &model, KeyCode::Esc);
+        assert_eq!(view.tab, Tab::Overview);
+        // Pasted text is never taken for keys.
+        view.paste("q");
+        assert_eq!(view.typing, None);
+    }
+
+    #[test]
+    fn a_way_in_leads_back_to_the_same_row() {
+        let model = sample::model();
+        let mut view = view();
+        view.go(Tab::Causes);
+        typed(&mut view, &model, "jl");
+        assert_eq!(view.opened, [Open::Cause(Cause::DiskRead)]);
+        press(&mut view, &model, KeyCode::Enter);
+        assert!(matches!(view.opened.last(), Some(Open::Gap { gpu: 0, .. })));
+        typed(&mut view, &model, "hh");
+        assert_eq!(view.opened, []);
+        assert_eq!(view.state().cursor.as_deref(), Some("host.disk-read"));
+    }
+
+    #[test]
+    fn scrubbing_holds_the_window_and_ends_where_it_is_live() {
+        let mut model = sample::model();
+        (model.oldest, model.newest) = (Nanos::from_secs(90), Nanos::from_secs(110));
+        let mut view = view();
+        typed(&mut view, &model, "[[");
+        assert_eq!(view.held, Some(Nanos::from_secs(109)));
+        typed(&mut view, &model, "{");
+        assert_eq!(view.held, Some(Nanos::from_secs(99)));
+        typed(&mut view, &model, "{{{");
+        assert_eq!(view.held, Some(Nanos::from_millis(90_500)));
+        typed(&mut view, &model, "}]");
+        assert_eq!(view.held, Some(Nanos::from_secs(101)));
+        typed(&mut view, &model, "}");
+        assert_eq!(view.held, None);
+        typed(&mut view, &model, "p");
+        assert_eq!(view.held, Some(model.newest));
+        typed(&mut view, &model, " ");
+        assert_eq!(view.held, None);
+    }
+
+    #[test]
+    fn the_window_has_steps() {
+        let model = sample::model();
+        let mut view = View::new(Nanos::from_secs(7));
+        typed(&mut view, &model, "+");
+        assert_eq!(view.window, Nanos::from_secs(10));
+        typed(&mut view, &model, "--");
+        assert_eq!(view.window, Nanos::from_secs(2));
+        typed(&mut view, &model, "---");
+        assert_eq!(view.window, Nanos::from_secs(1));
+        typed(&mut view, &model, "++++++++++++");
+        assert_eq!(view.window, Nanos::from_secs(300));
+    }
+
+    #[test]
+    fn gpus_that_go_away_leave_another_in_view() {
+        let mut model = sample::model();
+        let mut view = view();
+        typed(&mut view, &model, "N");
+        let last = model.window.report.gpus.len() - 1;
+        assert_eq!(view.gpu, last);
+        model.window.report.gpus.truncate(1);
+        assert_eq!(view.gpu(&model).map(|gpu| gpu.index), Some(0));
+        typed(&mut view, &model, "n");
+        assert_eq!(view.gpu, 0);
+        model.window.report.gpus.clear();
+        typed(&mut view, &model, "n");
+        assert!(view.gpu(&model).is_none());
+    }
+
+    #[test]
+    fn keys_ask_for_what_the_view_cannot_do() {
+        let model = sample::model();
+        let mut view = view();
+        let mut ask = |c| press(&mut view, &model, KeyCode::Char(c));
+        assert_eq!(ask('q'), Some(Ask::Quit));
+        assert_eq!(ask('w'), Some(Ask::Snapshot));
+        assert_eq!(ask('c'), Some(Ask::CountCalls(true)));
+        // Nothing is played here.
+        assert_eq!(ask('.'), None);
+        // In the help, q is the way out of it.
+        assert_eq!(ask('?'), None);
+        assert_eq!(ask('q'), None);
+        assert_eq!(ask('q'), Some(Ask::Quit));
+    }
 }

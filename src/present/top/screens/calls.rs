@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::cell::{self, grows, right, Field};
+use super::cell::{self, grows, left, right, Field};
 
 use crate::analyse::report;
 use crate::analyse::syscalls::{Call, Measure, Thread};
@@ -49,7 +49,7 @@ pub fn list(model: &Model) -> List {
     for call in calls.threads.iter().flat_map(|thread| &thread.calls) {
         *threads.entry(&call.name).or_default() += 1;
     }
-    let mut fields = vec![grows("CALL", 0, |call: &Call| {
+    let mut fields = vec![left("CALL", 0, |call: &Call| {
         Cell::text(call.name.as_str()).tone(Tone::Name)
     })];
     fields.extend(figures(model));
@@ -65,7 +65,7 @@ pub fn list(model: &Model) -> List {
     list
 }
 
-fn title(model: &Model) -> String {
+pub(super) fn title(model: &Model) -> String {
     let what = match model.window.calls.measure {
         Measure::Calls => "System calls",
         Measure::Waits => "System calls that waited",
@@ -101,7 +101,7 @@ fn figures<'a>(model: &Model) -> Vec<Field<'a, Call>> {
         Measure::Waits => false,
     };
     let some = |call: &Call, time| (call.times.count > 0).then_some(time);
-    vec![
+    let mut fields = vec![
         right("TIME", 1, move |call: &Call| {
             cell::time(some(call, call.times.total))
         }),
@@ -120,12 +120,17 @@ fn figures<'a>(model: &Model) -> Vec<Field<'a, Call>> {
             }),
             false => Cell::none(),
         }),
-        right("GPU IDLE", 6, |call: &Call| cell::time(call.idle_overlap)),
-        right("BY DISPATCHERS", 9, |call: &Call| {
-            cell::time(call.dispatcher_idle)
-        }),
-        right("OPEN FOR", 7, open_for),
-    ]
+    ];
+    if model.window.calls.gpu {
+        fields.extend([
+            right("GPU IDLE", 6, |call: &Call| cell::time(call.idle_overlap)),
+            right("BY DISPATCHERS", 9, |call: &Call| {
+                cell::time(call.dispatcher_idle)
+            }),
+        ]);
+    }
+    fields.push(right("OPEN FOR", 7, open_for));
+    fields
 }
 
 /// The longest that goes on.
@@ -266,7 +271,7 @@ fn cuda(model: &Model) -> List {
     let calls = &model.window.report.calls;
     let average = |call: &report::Call| call.total.as_u64().checked_div(call.count).map(Nanos);
     let fields = vec![
-        grows("CUDA CALL", 0, |call: &report::Call| {
+        left("CUDA CALL", 0, |call: &report::Call| {
             Cell::text(call.name.as_str()).tone(Tone::Name)
         }),
         right("TIME", 1, |call: &report::Call| {

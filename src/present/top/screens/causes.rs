@@ -17,11 +17,12 @@ pub fn list(model: &Model, view: &View) -> List {
         list.notes.push("there are no GPU records".to_string());
         return list;
     };
-    of(gpu)
+    of(gpu, &name(gpu))
 }
 
-pub fn of(gpu: &Gpu) -> List {
-    let title = format!("{}: {}", name(gpu), idle(gpu));
+/// All causes of it. The title begins with `head`.
+pub fn of(gpu: &Gpu, head: &str) -> List {
+    let title = format!("{head}: {}", idle(gpu));
     table(
         &title,
         &gpu.causes,

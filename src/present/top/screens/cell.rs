@@ -70,6 +70,15 @@ pub(super) fn grows<'a, T>(
     field((name, Align::Left, rank, true), cell)
 }
 
+/// The same for sentences, and for lists of which the first tells most.
+pub(super) fn prose<'a, T>(
+    name: &'static str,
+    rank: u8,
+    cell: impl Fn(&T) -> Cell + 'a,
+) -> Field<'a, T> {
+    field((name, Align::Prose, rank, true), cell)
+}
+
 /// `row` is the id, and what Enter opens.
 pub(super) fn list<T>(
     title: impl Into<String>,

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::cell::{self, grows, right};
+use super::cell::{self, prose, right};
 use super::threads::{open, whole_percent};
 
 use crate::analyse::sched::CpuSum;
@@ -61,7 +61,7 @@ pub fn list(model: &Model) -> List {
             Some(_) => cell::rate(cpu.switches, window),
             None => Cell::none(),
         }),
-        grows("WHO RAN", 2, move |cpu: &CpuSum| who_ran(cpu, window)),
+        prose("WHO RAN", 2, move |cpu: &CpuSum| who_ran(cpu, window)),
     ]);
     let mut list = cell::list(title(model), fields, &sched.cpus, |cpu| {
         let most = cpu.ran.first().map(|(who, _)| open(who));

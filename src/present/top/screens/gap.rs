@@ -3,6 +3,7 @@
 
 use super::cell::{self, grows, left, right};
 use super::{causes, open_ref, place, tone_of, when};
+use crate::analyse::cause::Cause;
 use crate::analyse::report::{Gap, Gpu, Hop, Part};
 use crate::present::names;
 use crate::present::report::gap::{length, merge, stack, started, woken_by, Line as Budget};
@@ -102,7 +103,20 @@ fn said(gap: &Gap, lines: &[Budget<'_>]) -> Vec<Block> {
 /// Parts with one answer, added up.
 fn budget(gap: &Gap, lines: &[Budget<'_>]) -> List {
     let whole = length(gap);
+    let letters: Vec<(Cause, char)> = gap
+        .parts
+        .iter()
+        .map(|part| part.cause)
+        .zip(letters(&gap.parts))
+        .collect();
+    let letter = move |cause| {
+        let found = letters.iter().find(|(c, _)| *c == cause);
+        found.map_or(String::new(), |(_, letter)| letter.to_string())
+    };
     let fields = vec![
+        left("BAR", 1, move |line: &Budget<'_>| {
+            Cell::text(letter(line.cause)).tone(tone_of(line.cause))
+        }),
         right("OF GAP %", 0, move |line: &Budget<'_>| {
             cell::share(line.total, whole).with_bar()
         }),

@@ -88,6 +88,20 @@ fn height(share: f64, glyphs: &Glyphs) -> char {
     glyphs.spark[step.min(last)]
 }
 
+/// What it was busy with; they can overlap.
+pub fn kinds(gpu: &Gpu) -> String {
+    let kinds = [
+        ("kernels", gpu.busy_kernel),
+        ("copies", gpu.busy_memcpy),
+        ("memsets", gpu.busy_memset),
+    ];
+    let some = kinds.into_iter().filter(|(_, time)| *time > Nanos::ZERO);
+    let texts: Vec<String> = some
+        .map(|(name, time)| format!("{name} {}", Share(time.share_of(window(gpu)))))
+        .collect();
+    texts.join(", ")
+}
+
 pub fn list(model: &Model, chosen: usize, glyphs: &Glyphs) -> List {
     let time = analysed(&model.window);
     let here = |gpu: &Gpu| {

@@ -81,12 +81,10 @@ pub fn list(model: &Model) -> List {
             None => Cell::text(work.name),
         }),
     ];
-    let title = match report.kernels.len() {
-        0 => "Kernels".to_string(),
-        n => format!(
-            "Kernels: {}, {all} of GPU time with copies",
-            Count(n as u64)
-        ),
+    let title = if all == Nanos::ZERO {
+        "Kernels".to_string()
+    } else {
+        format!("Kernels: {all} of GPU time, copies included")
     };
     let mut list = cell::list(title, fields, &work, |work| {
         let opens = work.kernel.map(|_| Open::Kernel(work.name.to_string()));

@@ -27,17 +27,20 @@ pub fn screen(model: &Model, view: &View) -> Screen {
     let mut above = head(model);
     room = room.saturating_sub(above.len());
     for (title, mut list) in [
-        ("Had a CPU that others waited for", preemptors(model)),
-        ("System calls", system_calls(model)),
+        (
+            "Had a CPU that others waited for".to_string(),
+            preemptors(model),
+        ),
+        (calls::title(model), system_calls(model)),
     ] {
         list.rows.truncate(ROWS);
-        // With its title and the names of its columns.
-        let lines = list.rows.len() + 2;
+        // With a blank, its title and the names of its columns.
+        let lines = list.rows.len() + 3;
         if list.rows.is_empty() || lines > room {
             continue;
         }
         room -= lines;
-        above.extend([Block::Heading(title.to_string()), Block::Table(list)]);
+        above.extend([Block::Blank, Block::Heading(title), Block::Table(list)]);
     }
     Screen::Table {
         above,
@@ -99,7 +102,6 @@ fn threads(model: &Model) -> List {
         right("RUNQ MAX", 4, |seen: &Seen<'_>| {
             cell::longest(&seen.sum.runq)
         }),
-        left("BEHIND", 5, |seen: &Seen<'_>| cell::who_for(seen.behind)),
         right("THROT %", 9, move |seen: &Seen<'_>| {
             part(seen.throttled()).harm()
         }),
@@ -109,6 +111,7 @@ fn threads(model: &Model) -> List {
             count.map_or_else(Cell::none, |count| cell::rate(count, window))
         }),
         left("CPUS", 6, |seen: &Seen<'_>| ran_on(&seen.sum.cpus)),
+        grows("BEHIND", 5, |seen: &Seen<'_>| cell::who_for(seen.behind)),
     ];
     let title = "Threads, by how long they waited for a CPU";
     table(title.to_string(), fields, &threads)
@@ -121,7 +124,7 @@ fn preemptors(model: &Model) -> List {
     let time = |p: &Preemptor| p.had.unwrap_or(p.waited);
     preemptors.sort_by_key(|p| (Reverse((time(p), p.count)), p.who.tid));
     let fields = vec![
-        grows("THREAD", 0, |p: &&Preemptor| cell::name(&p.who.comm)),
+        left("THREAD", 0, |p: &&Preemptor| cell::name(&p.who.comm)),
         right("TID", 3, |p: &&Preemptor| cell::id(p.who.tid.0)),
         right("HAD IT", 0, |p: &&Preemptor| cell::time(p.had)),
         right("TOOK IT/S", 1, move |p: &&Preemptor| {
@@ -130,7 +133,7 @@ fn preemptors(model: &Model) -> List {
         right("THEN WAITED", 4, |p: &&Preemptor| {
             cell::time(Some(p.waited))
         }),
-        left("FROM", 2, |p: &&Preemptor| {
+        grows("FROM", 2, |p: &&Preemptor| {
             let most = p.victims.iter().max_by_key(|victim| victim.2);
             most.map_or_else(Cell::none, |(who, _, _)| Cell::text(who.to_string()))
         }),

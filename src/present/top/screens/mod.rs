@@ -15,7 +15,7 @@ pub mod kernels;
 mod machine;
 mod processes;
 #[cfg(test)]
-mod sample;
+pub(super) mod sample;
 #[cfg(test)]
 mod tests;
 mod thread;

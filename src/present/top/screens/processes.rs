@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::cell::{self, grows, left, right};
+use super::cell::{self, left, prose, right};
 use super::threads::{open, runnable};
 
 use crate::analyse::sched::ThreadSum;
@@ -151,7 +151,7 @@ pub fn list(model: &Model) -> List {
             n => cell::count(n as u64),
         }),
         right("WATCHED", 10, move |p: &Process<'_>| watched(p, now)),
-        grows("NOTE", 4, move |p: &Process<'_>| note(p, now)),
+        prose("NOTE", 4, move |p: &Process<'_>| note(p, now)),
     ];
     let mut list = cell::list(title(&processes), fields, &processes, |p| {
         // Its number can come again.

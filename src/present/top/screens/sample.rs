@@ -16,14 +16,14 @@ use crate::present::sample;
 use crate::present::top::model::{Model, Source, Status, Target};
 use crate::units::{Bytes, Nanos};
 
-pub(super) const FROM: Nanos = Nanos::from_secs(100);
-pub(super) const TO: Nanos = Nanos::from_secs(110);
+pub(in crate::present::top) const FROM: Nanos = Nanos::from_secs(100);
+pub(in crate::present::top) const TO: Nanos = Nanos::from_secs(110);
 
-pub(super) fn ms(ms: u64) -> Nanos {
+pub(in crate::present::top) fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-pub(super) fn who(pid: u32, tid: u32, comm: &str) -> Who {
+pub(in crate::present::top) fn who(pid: u32, tid: u32, comm: &str) -> Who {
     Who {
         pid: Pid(pid),
         tid: Tid(tid),
@@ -279,7 +279,7 @@ fn target(pid: u32, comm: &str, cuda: bool) -> Target {
     }
 }
 
-pub(super) fn window() -> Window {
+pub(in crate::present::top) fn window() -> Window {
     Window {
         from: FROM,
         to: TO,
@@ -324,7 +324,7 @@ pub(super) fn window() -> Window {
     }
 }
 
-pub(super) fn model() -> Model {
+pub(in crate::present::top) fn model() -> Model {
     Model {
         host: "node17".to_string(),
         source: Source::Targets,
@@ -358,7 +358,7 @@ pub(super) fn model() -> Model {
 }
 
 /// Nothing was measured yet.
-pub(super) fn empty() -> Model {
+pub(in crate::present::top) fn empty() -> Model {
     let window = Window {
         from: Nanos::ZERO,
         to: Nanos::ZERO,
@@ -382,13 +382,13 @@ pub(super) fn empty() -> Model {
 }
 
 /// All that was measured, in no time at all.
-pub(super) fn instant() -> Model {
+pub(in crate::present::top) fn instant() -> Model {
     let mut model = model();
     model.window.to = FROM;
     model
 }
 
-pub(super) fn machine() -> Model {
+pub(in crate::present::top) fn machine() -> Model {
     let mut model = model();
     model.source = Source::Machine;
     for thread in &mut model.window.sched.threads {
@@ -398,13 +398,14 @@ pub(super) fn machine() -> Model {
     model.window.report = Report::default();
     model.window.cuda = Vec::new();
     model.window.calls.measure = Measure::Waits;
+    model.window.calls.gpu = false;
     model.targets = Vec::new();
     model.facts = Vec::new();
     model
 }
 
 /// Names that broke other tools, in every place that has one.
-pub(super) fn hostile(name: &str) -> Model {
+pub(in crate::present::top) fn hostile(name: &str) -> Model {
     let mut model = model();
     let window = &mut model.window;
     window.report = sample::hostile();

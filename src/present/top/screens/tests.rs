@@ -1,11 +1,15 @@
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
 use super::sample::{empty, hostile, instant, machine, model, ms};
 use super::*;
 use crate::analyse::live::Point;
 use crate::analyse::sched::OffReason;
 use crate::analyse::syscalls::Measure;
 use crate::event::{Pid, Tid};
-use crate::present::top::list::{Key, Row, Tone};
+use crate::present::top::list::{Key, List, Row, Tone};
 use crate::present::top::screen::Block;
+use crate::present::top::{draw, Theme};
 use crate::units::Nanos;
 
 const TRAINER: Open = Open::Thread {
@@ -165,7 +169,10 @@ fn dispatchers_come_first_then_who_ran_most_and_sleepers_last() {
         ids(&list),
         ["4711:4711", "4711:4790", "9001:9001", "77:77", "4711:4800"]
     );
-    assert_eq!(list.title, "Threads: 1 dispatcher, 2 others, 2 preemptors");
+    assert_eq!(
+        list.title,
+        "Threads: 1 dispatcher, 2 other targets, 2 preemptors"
+    );
     let roles: Vec<&str> = list
         .rows
         .iter()
@@ -342,9 +349,10 @@ fn a_thread_says_how_it_waited_and_what_to_do_about_it() {
     for part in [
         "dispatcher, 18.2 k launches/s, moved 1.20 times/s, may use CPUs 2-3",
         "2,250 times for a CPU: median",
-        "longest 12.0 ms, 2.75 s before the end, behind stress-ng:9001",
+        "longest 12.0 ms (at -2.75 s), behind stress-ng:9001",
         "for a CPU, 42.",
         "stress-ng:9001 had its CPU for 2.90 s",
+        "verdict it waited",
         "fix     ",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
@@ -376,7 +384,7 @@ fn a_thread_tells_where_it_was_and_its_part_in_idle_time() {
             ],
         ]
     );
-    let causes = under(&blocks, "GPUs were idle because of it").unwrap();
+    let causes = under(&blocks, "Its part in the idle time of GPUs").unwrap();
     assert_eq!(
         texts(causes, &causes.rows[0], &["CAUSE", "TIME", "OF IDLE %"]),
         ["host.preempted", "2.90 s", "47.3"]
@@ -480,7 +488,7 @@ fn kernels_have_their_share_of_the_time_and_readable_names() {
     );
     assert_eq!(rows[1][4], "ampere_sgemm_128x64_nn");
     // Only their time is known.
-    assert_eq!(rows[2], ["20.7", "936 ms", "-", "-", "[memory copies]"]);
+    assert_eq!(rows[2], ["20.6", "936 ms", "-", "-", "[memory copies]"]);
     assert_eq!(list.rows[2].opens, None);
 }
 
@@ -594,4 +602,43 @@ fn what_was_skipped_to_catch_up_is_no_part_of_the_time() {
         texts(&list, row(&list, "4711:4711"), &["RUN %", "MIGR/S"]),
         ["84.0", "2.40"]
     );
+}
+
+/// What a terminal without colors shows; lines end where their text does.
+fn drawn(model: &Model, view: &mut View, (width, height): (u16, u16)) -> String {
+    view.size = (width, height);
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    draw(model, view, &Theme::MONO, area, &mut buffer);
+    let mut text = String::new();
+    for y in 0..height {
+        let cells = (0..width).filter_map(|x| Some(buffer.cell((x, y))?.symbol()));
+        let line: String = cells.collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Check that of a narrow terminal what tells most is left.
+#[test]
+fn a_narrow_terminal_has_the_columns_that_tell_most() {
+    let columns = |width| {
+        let mut view = View::new(Nanos::from_secs(10));
+        view.tab = Tab::Threads;
+        let text = drawn(&model(), &mut view, (width, 24));
+        let found = text.lines().find(|line| line.starts_with("THREAD"));
+        found.unwrap_or_default().to_string()
+    };
+    for (width, has) in [
+        (20, &["RUNQ %"][..]),
+        (40, &["RUNQ %", "RUN %", "BLOCK %"]),
+        (60, &["RUNQ %", "RUN %", "BLOCK %", "BLOCKED ON"]),
+        (80, &["TID", "RUNQ MAX", "CUDA %"]),
+    ] {
+        let shown = columns(width);
+        for name in has {
+            assert!(shown.contains(name), "{width}: {shown}");
+        }
+    }
 }

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::calls::histogram;
-use super::cell::{self, grows, left, right};
+use super::cell::{self, left, prose, right};
 use super::threads::{open, row_id, runnable, seen, Seen};
+use super::when;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::live::StackTime;
@@ -39,7 +40,10 @@ pub fn screen(model: &Model, pid: Pid, tid: Tid) -> Screen {
     // What tells most comes first; what there is nothing of is left out.
     for (title, mut list) in [
         ("What it did", states(model, thread)),
-        ("GPUs were idle because of it", in_causes(model, pid, tid)),
+        (
+            "Its part in the idle time of GPUs",
+            in_causes(model, pid, tid),
+        ),
         ("Who had the CPU while it waited", behind(thread.sum)),
         ("Whom it kept waiting", kept_waiting(model, tid)),
         ("Where it was", places(model, pid, tid)),
@@ -151,7 +155,7 @@ fn states(model: &Model, thread: &Seen<'_>) -> List {
         });
     }
     let fields = vec![
-        grows("STATE", 0, |state: &State| {
+        left("STATE", 0, |state: &State| {
             Cell::text(state.name.as_str()).tone(state.tone)
         }),
         right("%", 0, move |state: &State| {
@@ -170,7 +174,7 @@ fn states(model: &Model, thread: &Seen<'_>) -> List {
 fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Block> {
     let sum = thread.sum;
     let line = |label: &str, tone, text: String| Block::text(label, text, tone);
-    let mut blocks = vec![line("is      ", Tone::Plain, facts(model, thread))];
+    let mut blocks = vec![line("role    ", Tone::Plain, facts(model, thread))];
     if sum.is_stranger() {
         let text = "only what it ran beside the targets";
         blocks.push(line("known   ", Tone::Dim, text.to_string()));
@@ -180,7 +184,7 @@ fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Block> {
     if sum.target && sum.run.saturating_add(runnable(sum)) > Nanos::ZERO {
         let verdict = pinning::of_thread(&model.window.sched, sum);
         let tone = if verdict.fine { Tone::Good } else { Tone::Bad };
-        blocks.push(line("it      ", tone, verdict.says));
+        blocks.push(line("verdict ", tone, format!("it {}", verdict.says)));
         for text in verdict.evidence {
             blocks.push(line("      - ", Tone::Plain, text));
         }
@@ -226,7 +230,7 @@ fn facts(model: &Model, thread: &Seen<'_>) -> String {
     facts.join(", ")
 }
 
-/// `182 times for a CPU: median 12.0 us, p99 4.10 ms, longest 12.1 ms, 3.20 s ago, behind hog:9001`
+/// `182 times for a CPU: median 12.0 us, p99 4.10 ms, longest 12.1 ms (at -3.20 s), behind hog:9001`
 fn waits(model: &Model, sum: &ThreadSum) -> Option<String> {
     let runq = &sum.runq;
     let (median, p99) = (runq.percentile(0.5)?, runq.percentile(0.99)?);
@@ -239,8 +243,7 @@ fn waits(model: &Model, sum: &ThreadSum) -> Option<String> {
         runq.longest_text()
     );
     if let Some(at) = sum.runq_max_at {
-        let ago = model.window.to.saturating_sub(at);
-        text.push_str(&format!(", {ago} before the end"));
+        text.push_str(&format!(" (at {})", when(model, at)));
     }
     if let Some(who) = &sum.runq_max_behind {
         text.push_str(&format!(", behind {who}"));
@@ -248,7 +251,7 @@ fn waits(model: &Model, sum: &ThreadSum) -> Option<String> {
     Some(text)
 }
 
-/// Its part in the causes of idle time: also that of others of which it is said to be the culprit.
+/// Its part in the causes of idle time.
 fn in_causes(model: &Model, pid: Pid, tid: Tid) -> List {
     struct Part<'a> {
         gpu: u32,
@@ -284,7 +287,7 @@ fn in_causes(model: &Model, pid: Pid, tid: Tid) -> List {
         right("TIME", 2, |part: &Part<'_>| {
             cell::time(Some(part.blame.total))
         }),
-        grows("WHAT", 1, |part: &Part<'_>| {
+        prose("WHAT", 1, |part: &Part<'_>| {
             Cell::text(part.blame.what.as_str())
         }),
     ];
@@ -298,7 +301,7 @@ fn in_causes(model: &Model, pid: Pid, tid: Tid) -> List {
 fn behind(sum: &ThreadSum) -> List {
     let waited = runnable(sum);
     let fields = vec![
-        grows("WHO", 0, |(who, _): &(Who, Nanos)| cell::name(&who.comm)),
+        left("WHO", 0, |(who, _): &(Who, Nanos)| cell::name(&who.comm)),
         right("TID", 2, |(who, _): &(Who, Nanos)| cell::id(who.tid.0)),
         right("PID", 3, |(who, _): &(Who, Nanos)| cell::id(who.pid.0)),
         right("TIME", 0, |(_, time): &(Who, Nanos)| {
@@ -308,12 +311,9 @@ fn behind(sum: &ThreadSum) -> List {
             cell::share((*time).min(waited), waited).with_bar()
         }),
     ];
-    cell::list(
-        "Who had the CPU while it waited",
-        fields,
-        &sum.behind,
-        |(who, _)| (row_id(who), Some(open(who))),
-    )
+    cell::list("", fields, &sum.behind, |(who, _)| {
+        (row_id(who), Some(open(who)))
+    })
 }
 
 /// Threads of targets that waited behind this one.
@@ -353,7 +353,7 @@ fn kept_waiting(model: &Model, tid: Tid) -> List {
     let mut victims: Vec<Victim<'_>> = victims.into_values().collect();
     victims.sort_by_key(|victim| Reverse((victim.had, victim.then)));
     let fields = vec![
-        grows("WHO", 0, |victim: &Victim<'_>| cell::name(&victim.who.comm)),
+        left("WHO", 0, |victim: &Victim<'_>| cell::name(&victim.who.comm)),
         right("TID", 2, |victim: &Victim<'_>| cell::id(victim.who.tid.0)),
         right("WAITED BEHIND IT", 0, |victim: &Victim<'_>| {
             cell::time(victim.had)
@@ -373,7 +373,7 @@ fn kept_waiting(model: &Model, tid: Tid) -> List {
 fn wakers(model: &Model, sum: &ThreadSum) -> List {
     let window = cell::analysed(&model.window);
     let fields = vec![
-        grows("WHO", 0, |(waker, _): &(Waker, u64)| {
+        left("WHO", 0, |(waker, _): &(Waker, u64)| {
             Cell::text(waker_text(waker)).tone(Tone::Name)
         }),
         right("TIMES", 1, |(_, times): &(Waker, u64)| cell::count(*times)),
@@ -421,7 +421,7 @@ fn system_calls(model: &Model, pid: Pid, tid: Tid) -> List {
     let thread = threads.iter().find(|thread| thread.id == Some((pid, tid)));
     let calls = thread.map_or(&[][..], |thread| &thread.calls);
     let fields = vec![
-        grows("CALL", 0, |call: &Call| {
+        left("CALL", 0, |call: &Call| {
             Cell::text(call.name.as_str()).tone(Tone::Name)
         }),
         right("%", 1, move |call: &Call| {
@@ -468,7 +468,7 @@ fn places(model: &Model, pid: Pid, tid: Tid) -> List {
             true => Cell::text("running").tone(Tone::Good),
             false => Cell::text("waiting"),
         }),
-        grows("WHERE", 0, |((place, _), _): &Place| {
+        prose("WHERE", 0, |((place, _), _): &Place| {
             Cell::text(place.as_str())
         }),
     ];

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use super::cell::{self, grows, left, right, Field};
+use super::cell::{self, grows, left, prose, right, Field};
 
 use crate::analyse::live::CudaTime;
 use crate::analyse::sched::{cpu_list, OffReason, OffSum, Summary, ThreadSum, Who};
@@ -244,7 +244,7 @@ fn title(threads: &[Seen<'_>]) -> String {
     let of = |role| threads.iter().filter(|seen| seen.role == role).count();
     let roles = [
         (Role::Dispatcher, "dispatcher"),
-        (Role::Target, "other"),
+        (Role::Target, "other target"),
         (Role::Preemptor, "preemptor"),
     ];
     let parts: Vec<String> = roles
@@ -281,9 +281,6 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
             part(seen.throttled()).harm()
         }),
         right("BLOCK %", 3, move |seen: &Seen<'_>| part(seen.blocked())),
-        left("BLOCKED ON", 4, move |seen: &Seen<'_>| {
-            blocked_on(seen, window)
-        }),
         right("CUDA %", 7, move |seen: &Seen<'_>| {
             part(seen.cuda.map(|cuda| cuda.time))
         }),
@@ -296,8 +293,6 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
         right("RUNQ MAX", 6, |seen: &Seen<'_>| {
             cell::longest(&seen.sum.runq)
         }),
-        left("BEHIND", 10, |seen: &Seen<'_>| cell::who_for(seen.behind)),
-        left("CPUS", 13, |seen: &Seen<'_>| ran_on(&seen.sum.cpus)),
         right("MIGR/S", 14, move |seen: &Seen<'_>| {
             a_second(seen.known(|sum| sum.migrations))
         }),
@@ -307,6 +302,11 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
         right("INVOL/S", 16, move |seen: &Seen<'_>| {
             a_second(seen.known(|sum| sum.involuntary))
         }),
+        left("CPUS", 13, |seen: &Seen<'_>| ran_on(&seen.sum.cpus)),
+        prose("BLOCKED ON", 4, move |seen: &Seen<'_>| {
+            blocked_on(seen, window)
+        }),
+        grows("BEHIND", 10, |seen: &Seen<'_>| cell::who_for(seen.behind)),
     ]
 }
 
