@@ -85,7 +85,7 @@ fn sections(model: &Model, view: &View) -> Vec<Section> {
         None => {
             let mut above = host::blocks(model);
             if above.is_empty() {
-                above = vec![Block::text("", nothing(model), Tone::Dim)];
+                above = nothing(model);
             }
             sections.push(Section {
                 above,
@@ -103,15 +103,23 @@ fn sections(model: &Model, view: &View) -> Vec<Section> {
 }
 
 /// Why there is no GPU to be seen.
-fn nothing(model: &Model) -> &'static str {
-    match model.source {
+fn nothing(model: &Model) -> Vec<Block> {
+    let text = match model.source {
         Source::Machine => "no GPU is looked at",
         Source::Recording { .. } => "no GPU activity in this part of the recording",
         Source::Targets if model.targets.is_empty() => {
             "no process uses CUDA yet: the first that does will be shown"
         }
-        Source::Targets => "no GPU activity of the targets yet",
+        Source::Targets => "no GPU activity of the targets in this window",
+    };
+    let mut said = vec![Block::text("", text, Tone::Dim)];
+    for target in &model.targets {
+        if let (Some(note), None) = (&target.note, target.ended) {
+            let label = format!("{}:{}: ", target.comm, target.pid);
+            said.push(Block::text(label, note.as_str(), Tone::Warn));
+        }
     }
+    said
 }
 
 fn layout(model: &Model, view: &View, area: Rect) -> Layout {
@@ -444,7 +452,7 @@ fn work(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         if let Some(median) = launches.call.percentile(0.5) {
             items.push(Item::new(
                 3,
-                format!("in the call {median}"),
+                format!("launch call {median}"),
                 canvas.style(Tone::Dim),
             ));
         }
@@ -456,7 +464,7 @@ fn work(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         items.push(Item::new(0, text, plain));
         if let Some(line) = merge(&gap.parts).first() {
             let text = format!("by {}", line.cause.id());
-            items.push(Item::new(4, text, canvas.style(tone_of(line.cause))));
+            items.push(Item::new(1, text, canvas.style(tone_of(line.cause))));
         }
     }
     strip::draw(canvas, indented(at), &items);
