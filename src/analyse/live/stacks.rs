@@ -93,7 +93,8 @@ fn places(t: &Timeline, thread: &Thread, (from, to): (Nanos, Nanos)) -> FxHashMa
 
 fn text(t: &Timeline, idx: ThreadIdx, to: Nanos, (place, time): (Place, Nanos)) -> StackTime {
     let names = t.names();
-    let mut frames: Vec<String> = names.stack(place.kernel).map(str::to_string).collect();
+    let kernel = names.stack(place.kernel);
+    let mut frames: Vec<String> = kernel.map(|frame| format!("{frame}_[k]")).collect();
     frames.extend(frame_text::stack(names, place.user));
     frames.reverse();
     StackTime {

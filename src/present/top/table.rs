@@ -335,7 +335,7 @@ pub fn widths(list: &List, rows: &[usize], width: u16) -> Vec<u16> {
         })
         .collect();
     // Of a narrow screen it leaves some for the column that tells most.
-    let grows_from = GROWS_FROM.min((width / 3).max(8));
+    let grows_from = GROWS_FROM.min(width / 2);
     let wanted: Vec<u16> = list
         .columns
         .iter()

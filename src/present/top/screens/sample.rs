@@ -16,8 +16,8 @@ use crate::present::sample;
 use crate::present::top::model::{Model, Source, Status, Target};
 use crate::units::{Bytes, Nanos};
 
-pub(in crate::present::top) const FROM: Nanos = Nanos::from_secs(100);
-pub(in crate::present::top) const TO: Nanos = Nanos::from_secs(110);
+pub(in crate::present::top) const FROM: Nanos = Nanos::from_millis(5_000_300);
+pub(in crate::present::top) const TO: Nanos = Nanos::from_millis(5_010_300);
 
 pub(in crate::present::top) fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
@@ -63,7 +63,7 @@ fn trainer() -> ThreadSum {
         run: ms(4_200),
         runs: histogram(&[(3_000, Nanos::from_micros(1_400))]),
         runq: histogram(&[(2_000, Nanos::from_micros(40)), (250, ms(12))]),
-        runq_max_at: Some(Nanos::from_millis(107_250)),
+        runq_max_at: Some(TO.saturating_sub(ms(2_750))),
         runq_max_behind: Some(hog()),
         behind: vec![(hog(), ms(2_900)), (who(77, 77, "sshd"), ms(60))],
         off: vec![
@@ -273,7 +273,7 @@ fn target(pid: u32, comm: &str, cuda: bool) -> Target {
         pid: Pid(pid),
         comm: comm.to_string(),
         cuda,
-        since: Nanos::from_secs(40),
+        since: FROM.saturating_sub(ms(60_000)),
         ended: None,
         note: None,
     }
@@ -330,7 +330,7 @@ pub(in crate::present::top) fn model() -> Model {
         source: Source::Targets,
         window: window(),
         window_asked: Nanos::from_secs(10),
-        oldest: Nanos::from_secs(40),
+        oldest: FROM.saturating_sub(ms(60_000)),
         newest: TO,
         facts: vec![
             GpuFacts {
@@ -346,7 +346,7 @@ pub(in crate::present::top) fn model() -> Model {
         ],
         targets: vec![
             Target {
-                ended: Some(Nanos::from_secs(107)),
+                ended: Some(TO.saturating_sub(ms(3_000))),
                 note: Some("no GPU records: it began before gdiag".to_string()),
                 ..target(4600, "nvidia-smi", true)
             },

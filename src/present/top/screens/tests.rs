@@ -1,7 +1,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::sample::{empty, hostile, instant, machine, model, ms};
+use super::sample::{empty, hostile, instant, machine, model, ms, FROM};
 use super::*;
 use crate::analyse::live::Point;
 use crate::analyse::sched::OffReason;
@@ -245,6 +245,17 @@ fn a_thread_has_its_states_as_shares_of_the_window() {
     );
 }
 
+/// Check that a thread that neither runs, waits for a CPU nor sleeps does not look as if nothing kept it.
+#[test]
+fn a_thread_without_quota_says_so_where_there_is_no_column_for_that() {
+    let mut model = model();
+    let trainer = &mut model.window.sched.threads[4];
+    trainer.off.retain(|off| off.reason == OffReason::Throttled);
+    let list = threads::list(&model);
+    let trainer = row(&list, "4711:4711");
+    assert_eq!(texts(&list, trainer, &["BLOCKED ON"]), ["throttled 1 %"]);
+}
+
 #[test]
 fn rows_are_sorted_by_what_was_measured_and_not_by_its_text() {
     let list = threads::list(&model());
@@ -277,7 +288,7 @@ fn who_took_a_cpu_is_named_where_nobody_added_up_who_had_it() {
 #[test]
 fn threads_of_a_process_that_ended_are_dim() {
     let mut model = model();
-    model.targets[1].ended = Some(Nanos::from_secs(109));
+    model.targets[1].ended = Some(model.newest);
     let list = threads::list(&model);
     let trainer = row(&list, "4711:4711");
     assert!(trainer.cells.iter().all(|cell| cell.tone == Tone::Dim));
@@ -301,7 +312,7 @@ fn names_are_passed_on_as_they_came() {
     let list = calls::list(&model);
     assert_eq!(list.rows[0].opens, Some(Open::Call(name.to_string())));
     let list = processes::list(&model);
-    let row = row(&list, "4711:40000000000");
+    let row = row(&list, "4711:4940300000000");
     assert_eq!(texts(&list, row, &["PROCESS", "NOTE"]), [name, name]);
 }
 
@@ -588,14 +599,14 @@ fn without_a_gpu_the_overview_is_about_cpus_and_who_waits_for_them() {
 fn what_was_skipped_to_catch_up_is_no_part_of_the_time() {
     let mut model = model();
     let point = |from, to| Point {
-        from: Nanos::from_secs(from),
-        to: Nanos::from_secs(to),
+        from: FROM + Nanos::from_secs(from),
+        to: FROM + Nanos::from_secs(to),
         gpus: Vec::new(),
         cpu: None,
         events: 0,
         lost: 0,
     };
-    model.window.points = vec![point(100, 103), point(108, 110)];
+    model.window.points = vec![point(0, 3), point(8, 10)];
     assert_eq!(cell::analysed(&model.window), ms(5_000));
     let list = threads::list(&model);
     assert_eq!(

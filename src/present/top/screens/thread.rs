@@ -482,36 +482,65 @@ fn places(model: &Model, pid: Pid, tid: Tid) -> List {
 fn telling(frames: &[String]) -> String {
     let is_kernel = |frame: &str| frame.ends_with("_[k]");
     let is_python = |frame: &str| frame.contains(".py:") || frame.ends_with(".py)");
-    let says_something = |frame: &str| {
-        !is_kernel(frame)
-            && !frame.starts_with('[')
-            && !frame.contains("+0x")
-            && !frame.starts_with("-- ")
-    };
-    let inner: Vec<&str> = frames.iter().rev().map(String::as_str).collect();
-    let named: Vec<&str> = inner
-        .iter()
-        .copied()
-        .filter(|f| says_something(f))
-        .collect();
-    let python = named.iter().position(|frame| is_python(frame));
-    let shown: Vec<&str> = match python {
-        // What lies between two of Python is its interpreter.
+    let is_interpreter = |frame: &str| frame.starts_with("_Py") || frame.starts_with("Py");
+    let has_name = |frame: &str| !frame.starts_with('[') && !frame.contains("+0x");
+    let inner = frames.iter().rev().map(String::as_str);
+    let named = inner.clone().filter(|frame| {
+        has_name(frame) && !is_kernel(frame) && (is_python(frame) || !is_interpreter(frame))
+    });
+    let named: Vec<&str> = named.collect();
+    let shown: Vec<&str> = match named.iter().position(|frame| is_python(frame)) {
+        // What lies between two of Python is how one calls the other.
         Some(first) => {
             let native = first.checked_sub(1).and_then(|i| named.get(i));
             let python = named.iter().filter(|frame| is_python(frame));
             native.into_iter().chain(python).copied().collect()
         }
-        None if named.is_empty() => inner,
+        None if named.is_empty() => inner.collect(),
         None => named,
     };
-    let shown = shown.into_iter().take(FRAMES).map(|frame| {
-        let frame = frame.strip_suffix("_[k]").unwrap_or(frame);
-        frame.strip_suffix("_[i]").unwrap_or(frame)
-    });
-    let shown: Vec<&str> = shown.collect();
+    let shown = shown.into_iter().take(FRAMES);
+    let shown: Vec<&str> = shown
+        .map(|frame| frame.strip_suffix("_[k]").unwrap_or(frame))
+        .collect();
     if shown.is_empty() {
         return "-".to_string();
     }
     shown.join(" < ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::telling;
+
+    #[test]
+    fn a_place_is_told_by_the_frames_of_the_program() {
+        for (frames, told) in [
+            (
+                &["main", "run", "read", "vfs_read_[k]"][..],
+                "read < run < main",
+            ),
+            (&["main", "a", "b", "c"], "c < b < a"),
+            (
+                &[
+                    "_start",
+                    "main (t.py:9)",
+                    "_PyEval_Vector",
+                    "step (t.py:2)",
+                    "_PyCFunction",
+                    "at::add",
+                    "at::impl",
+                ],
+                "at::add < step (t.py:2) < main (t.py:9)",
+            ),
+            (
+                &["[cut: too deep]", "a.so+0x10", "futex_wait_[k]"],
+                "futex_wait < a.so+0x10 < [cut: too deep]",
+            ),
+            (&[], "-"),
+        ] {
+            let frames: Vec<String> = frames.iter().map(|f| (*f).to_string()).collect();
+            assert_eq!(telling(&frames), told);
+        }
+    }
 }

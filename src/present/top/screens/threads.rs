@@ -14,7 +14,7 @@ use crate::present::top::model::{Model, Source};
 use crate::present::top::view::Open;
 use crate::units::Nanos;
 
-/// Reasons to be blocked that are named, and the least share of the blocked time for the second.
+/// Reasons that are named, and the least share of all of them for the second.
 const REASONS: usize = 2;
 const REASON_SHARE: f64 = 0.1;
 
@@ -277,7 +277,7 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
         right("RUNQ %", 1, move |seen: &Seen<'_>| {
             part(seen.waited()).harm().with_bar()
         }),
-        right("THROT %", 9, move |seen: &Seen<'_>| {
+        right("THROT %", 10, move |seen: &Seen<'_>| {
             part(seen.throttled()).harm()
         }),
         right("BLOCK %", 3, move |seen: &Seen<'_>| part(seen.blocked())),
@@ -306,32 +306,32 @@ fn fields<'a>(model: &Model) -> Vec<Field<'static, Seen<'a>>> {
         prose("BLOCKED ON", 4, move |seen: &Seen<'_>| {
             blocked_on(seen, window)
         }),
-        grows("BEHIND", 10, |seen: &Seen<'_>| cell::who_for(seen.behind)),
+        grows("BEHIND", 9, |seen: &Seen<'_>| cell::who_for(seen.behind)),
     ]
 }
 
-/// `futex 61 %, io 20 %`: shares of the window, most first.
+/// `futex 61 %, io 20 %`: shares of the window, most first. Without its quota it is kept from running just so.
 pub(super) fn blocked_on(seen: &Seen<'_>, window: Nanos) -> Cell {
     let mut off: Vec<&OffSum> = seen.sum.off.iter().collect();
-    off.retain(|off| off.reason.is_blocked() && off.total > Nanos::ZERO);
+    off.retain(|off| !off.reason.is_runnable() && off.total > Nanos::ZERO);
     off.sort_by_key(|off| (Reverse(off.total), off.reason));
-    let blocked = seen.sum.blocked();
     let (Some(most), true) = (off.first(), window > Nanos::ZERO) else {
         return match seen.sum.is_stranger() {
             true => Cell::none(),
             false => cell::nothing(),
         };
     };
-    let matters = |off: &&&OffSum| off.total.share_of(blocked) >= REASON_SHARE;
+    let all = off.iter().map(|off| off.total);
+    let all = all.fold(Nanos::ZERO, Nanos::saturating_add);
     let named: Vec<String> = off
         .iter()
         .take(REASONS)
-        .filter(matters)
+        .filter(|off| off.total.share_of(all) >= REASON_SHARE)
         .map(|off| format!("{} {}", off.reason.name(), whole_percent(off.total, window)))
         .collect();
     // One reason is as long as the column beside it says.
     let text = match named.len() {
-        0 | 1 => most.reason.name().to_string(),
+        0 | 1 if most.reason.is_blocked() => most.reason.name().to_string(),
         _ => named.join(", "),
     };
     Cell::text(text)
