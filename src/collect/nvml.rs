@@ -41,6 +41,13 @@ use crate::units::{Bytes, Nanos};
 /// How often it is worth asking: the driver's own samples are not much shorter.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
+/// Where containers, NixOS and WSL have the library, which may be in no place that the loader looks at.
+const PLACES: [&str; 3] = [
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+];
+
 /// After a round there is a pause of at least so many times its length.
 const PAUSE_PER_ROUND: u32 = 10;
 
@@ -167,7 +174,7 @@ impl Shared {
 
 /// The thread: returns when it is to stop, or with what is in the way.
 fn ask(shared: &Shared, period: Duration) -> Result<(), NvmlError> {
-    let nvml = nvml_wrapper::Nvml::init()?;
+    let nvml = load()?;
     let count = nvml.device_count()?;
     let mut cards = Vec::new();
     for index in 0..count {
@@ -200,6 +207,19 @@ fn ask(shared: &Shared, period: Duration) -> Result<(), NvmlError> {
     // gdiag is about to end, which closes all; NVML would take locks for that once more.
     std::mem::forget(nvml);
     Ok(())
+}
+
+fn load() -> Result<nvml_wrapper::Nvml, NvmlError> {
+    match nvml_wrapper::Nvml::init() {
+        Err(NvmlError::LibloadingError(error)) => {
+            let place = PLACES.iter().find(|place| Path::new(place).exists());
+            let place = place.ok_or(NvmlError::LibloadingError(error))?;
+            nvml_wrapper::Nvml::builder()
+                .lib_path(place.as_ref())
+                .init()
+        }
+        other => other,
+    }
 }
 
 impl Cost {

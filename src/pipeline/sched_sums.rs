@@ -60,7 +60,7 @@ impl SchedSums {
             gone.remove(&thread.tid.0);
         }
         self.sums.forget(&raw, &gone);
-        self.live.add(&reading);
+        self.live.add(reading);
         Ok(())
     }
 

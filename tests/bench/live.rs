@@ -43,7 +43,9 @@ fn main() -> anyhow::Result<()> {
     }
     let took = begin.elapsed();
     let (first, last) = (slices.first(), slices.last());
-    let covered = first.zip(last).map_or(Nanos::ZERO, |(first, last)| last.to - first.from);
+    let covered = first
+        .zip(last)
+        .map_or(Nanos::ZERO, |(first, last)| last.to - first.from);
     println!(
         "{count} events, {} slices of {covered}: {:.0} ns/event, {:.2} % of a CPU, longest {longest:?}",
         slices.len(),
@@ -59,7 +61,12 @@ fn main() -> anyhow::Result<()> {
             "{} slices added up in {took:?}: {} threads, {} gaps",
             last.len(),
             window.sched.threads.len(),
-            window.report.gpus.iter().map(|gpu| gpu.gap_count).sum::<u64>()
+            window
+                .report
+                .gpus
+                .iter()
+                .map(|gpu| gpu.gap_count)
+                .sum::<u64>()
         );
     }
     Ok(())

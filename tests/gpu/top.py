@@ -40,6 +40,7 @@ WINDOW, INTERVAL = 2.0, 0.5
 TIMES = 5
 # Of what the analysis waits for, and of the machine.
 LAG_MOST = 1.5
+SMI = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path="/usr/local/nvidia/bin")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 # As gdiag says it; "GPU idle", 0x1, is no reason.
@@ -272,10 +273,11 @@ def part_cost(bench):
 
 def nvidia_smi():
     """One row a card, by its uuid."""
+    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), "/usr/local/nvidia/lib64"]))}
     for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
         fields = ["uuid", "utilization.gpu", "memory.used", "power.draw", "clocks.sm", "temperature.gpu", reasons]
-        command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        command = [SMI, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
         if done.returncode == 0:
             rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
             return {row[0]: dict(zip(["utilization", "memory", "power", "clock", "temperature", "reasons"], row[1:])) for row in rows}
@@ -298,7 +300,7 @@ def part_nvml(bench):
     loop, _ = pinned_loop(bench)
     time.sleep(1)
     top = Lines(bench, "-v", "-w", "1s", "-I", "1s", "-p", loop.pid)
-    has_smi = shutil.which("nvidia-smi") is not None
+    has_smi = SMI is not None
     told, smi = {}, {}
     top.next()
     for _ in range(8):

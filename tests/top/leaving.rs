@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{can_run, send, state, wait_until, Process, Terminal};
+use crate::support::{can_watch, has_tmux, recording, send, state, wait_until, Process, Terminal};
 
 /// How the terminal is set up, and what the last command ended with.
 fn mode(terminal: &Terminal) -> String {
@@ -15,31 +15,27 @@ fn status(terminal: &Terminal) -> String {
     terminal.output("echo $?").trim().to_string()
 }
 
-#[test]
-fn the_terminal_is_given_back_by_keys_and_by_signals() {
-    if !can_run() {
-        return;
-    }
-    let target = Process::sleeper();
+type Way = (&'static str, fn(&Terminal, u32), &'static str);
+
+/// How to end it, and with which status it ends.
+const WAYS: [Way; 7] = [
+    ("q", |terminal, _| terminal.keys(&["q"]), "0"),
+    ("Ctrl-C", |terminal, _| terminal.keys(&["C-c"]), "0"),
+    ("TERM", |_, pid| send(pid, Signal::SIGTERM), "0"),
+    ("INT", |_, pid| send(pid, Signal::SIGINT), "0"),
+    ("HUP", |_, pid| send(pid, Signal::SIGHUP), "0"),
+    ("QUIT", |_, pid| send(pid, Signal::SIGQUIT), "131"),
+    ("Ctrl-\\", |terminal, _| terminal.keys(&["C-\\"]), "131"),
+];
+
+fn is_given_back(arguments: &str) {
     let terminal = Terminal::new(80, 24);
     // Something that is not usual, to be kept.
     terminal.output("stty -ixon erase ^h");
     let before = mode(&terminal);
     assert!(before.contains("-ixon"), "{before}");
-    let by_key = |key: &'static str| move |terminal: &Terminal, _pid: u32| terminal.keys(&[key]);
-    let by_signal = |signal| move |_: &Terminal, pid: u32| send(pid, signal);
-    type Way = Box<dyn Fn(&Terminal, u32)>;
-    let ways: [(&str, Way, &str); 7] = [
-        ("q", Box::new(by_key("q")), "0"),
-        ("Ctrl-C", Box::new(by_key("C-c")), "0"),
-        ("TERM", Box::new(by_signal(Signal::SIGTERM)), "0"),
-        ("INT", Box::new(by_signal(Signal::SIGINT)), "0"),
-        ("HUP", Box::new(by_signal(Signal::SIGHUP)), "0"),
-        ("QUIT", Box::new(by_signal(Signal::SIGQUIT)), "131"),
-        ("Ctrl-\\", Box::new(by_key("C-\\")), "131"),
-    ];
-    for (name, end, wanted) in ways {
-        let pid = terminal.start_top(&format!("-p {}", target.pid()));
+    for (name, end, wanted) in WAYS {
+        let pid = terminal.start_top(arguments);
         assert_ne!(terminal.variable("cursor_flag"), "1", "{name}");
         end(&terminal, pid);
         wait_until(name, || state(pid).is_none());
@@ -50,8 +46,23 @@ fn the_terminal_is_given_back_by_keys_and_by_signals() {
 }
 
 #[test]
+fn the_terminal_is_given_back_by_keys_and_by_signals() {
+    if has_tmux() {
+        is_given_back(&recording());
+    }
+}
+
+#[test]
+fn the_terminal_is_given_back_while_something_is_watched() {
+    if can_watch() {
+        let target = Process::sleeper();
+        is_given_back(&format!("-p {}", target.pid()));
+    }
+}
+
+#[test]
 fn a_signal_that_comes_twice_does_not_leave_the_terminal_behind() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let target = Process::sleeper();
@@ -70,14 +81,13 @@ fn a_signal_that_comes_twice_does_not_leave_the_terminal_behind() {
 
 #[test]
 fn the_message_of_a_panic_is_on_the_screen_of_the_shell() {
-    if !can_run() || !cfg!(debug_assertions) {
+    if !has_tmux() || !cfg!(debug_assertions) {
         return;
     }
-    let target = Process::sleeper();
     let terminal = Terminal::new(100, 40);
     let before = mode(&terminal);
     for thread in ["screen", "other"] {
-        let command = terminal.gdiag(&format!("top -p {}", target.pid()));
+        let command = terminal.gdiag(&format!("top {}", recording()));
         terminal.run(&format!("clear; GDIAG_TEST_PANIC={thread} {command}"));
         terminal.wait_for("the message", |screen| {
             screen.contains("panicked at") && screen.contains("as the test asked")
@@ -90,13 +100,12 @@ fn the_message_of_a_panic_is_on_the_screen_of_the_shell() {
 
 #[test]
 fn it_can_be_suspended_and_comes_back() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     let terminal = Terminal::new(80, 24);
     let before = mode(&terminal);
-    let pid = terminal.start_top(&format!("-p {}", target.pid()));
+    let pid = terminal.start_top(&recording());
     for way in ["Ctrl-Z", "TSTP"] {
         match way {
             "TSTP" => send(pid, Signal::SIGTSTP),
@@ -125,7 +134,7 @@ fn it_can_be_suspended_and_comes_back() {
 
 #[test]
 fn one_that_is_stopped_ends_when_it_is_told_to() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let target = Process::sleeper();
@@ -143,12 +152,11 @@ fn one_that_is_stopped_ends_when_it_is_told_to() {
 
 #[test]
 fn in_the_background_it_waits_for_the_terminal() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     let terminal = Terminal::new(80, 24);
-    let command = terminal.gdiag(&format!("top -p {}", target.pid()));
+    let command = terminal.gdiag(&format!("top {}", recording()));
     terminal.run(&format!("{command} &"));
     wait_until("it stops", || {
         let jobs = terminal.output("jobs");
@@ -163,14 +171,13 @@ fn in_the_background_it_waits_for_the_terminal() {
 
 #[test]
 fn without_its_terminal_it_ends() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     // Without HUP there is nothing but the terminal to tell it.
     for ignored in ["USR1", "HUP"] {
         let terminal = Terminal::new(80, 24);
-        let command = terminal.gdiag(&format!("top -p {}", target.pid()));
+        let command = terminal.gdiag(&format!("top {}", recording()));
         terminal.run(&format!("(trap '' {ignored}; exec {command})"));
         terminal.wait_for_top();
         let pid = terminal.pid_of_gdiag();
@@ -181,7 +188,7 @@ fn without_its_terminal_it_ends() {
 
 #[test]
 fn it_ends_with_its_target() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let mut target = Process::sleeper();
@@ -197,7 +204,7 @@ fn it_ends_with_its_target() {
 
 #[test]
 fn a_terminal_that_takes_nothing_holds_up_neither_signals_nor_the_end() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let target = Process::sleeper();

@@ -27,17 +27,31 @@ fn required(need: &str) -> bool {
     std::env::var("GDIAG_REQUIRE").is_ok_and(|list| list.split(',').any(|n| n == need))
 }
 
-/// Whether this machine can run the test. With GDIAG_REQUIRE=bpf, as in CI, it must.
-pub fn can_run() -> bool {
+/// Whether there is a terminal to test with. With GDIAG_REQUIRE=bpf, as in CI, there must be.
+pub fn has_tmux() -> bool {
+    let tmux = Command::new("tmux").arg("-V").output().is_ok();
+    assert!(tmux || !required("bpf"), "needs tmux");
+    if !tmux {
+        eprintln!("skipped: needs tmux");
+    }
+    tmux
+}
+
+/// Whether processes can be watched, too.
+pub fn can_watch() -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
     let bpf = root && Path::new("/sys/kernel/btf/vmlinux").exists();
     assert!(bpf || !required("bpf"), "needs root and BTF");
-    let tmux = Command::new("tmux").arg("-V").output().is_ok();
-    assert!(tmux || !required("bpf"), "needs tmux");
-    if !bpf || !tmux {
-        eprintln!("skipped: needs root, BTF and tmux");
+    if !bpf {
+        eprintln!("skipped: needs root and BTF");
     }
-    bpf && tmux
+    bpf && has_tmux()
+}
+
+/// A recording, played to its end at once.
+pub fn recording() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/engine.data");
+    format!("-i {} --speed 1000", path.display())
 }
 
 /// The directory of the simulated GPU, if this machine has it. With GDIAG_REQUIRE=simgpu it must.

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::support::{can_run, said, state, wait_until, Process, Terminal};
+use crate::support::{can_watch, has_tmux, recording, said, state, wait_until, Process, Terminal};
 
 fn gdiag(arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
@@ -15,6 +15,9 @@ fn gdiag(arguments: &[&str]) -> Command {
 
 #[test]
 fn a_terminal_on_which_nothing_can_be_drawn_is_told_in_a_line() {
+    if !has_tmux() {
+        return;
+    }
     let terminal = Terminal::new(80, 24);
     for (set, told) in [("TERM=dumb", "(TERM=dumb)"), ("TERM=", "(TERM is not set)")] {
         let command = terminal.gdiag("top -a");
@@ -30,7 +33,7 @@ fn a_terminal_on_which_nothing_can_be_drawn_is_told_in_a_line() {
 
 #[test]
 fn without_a_terminal_it_prints_text() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let target = Process::sleeper();
@@ -45,13 +48,12 @@ fn without_a_terminal_it_prints_text() {
 
 #[test]
 fn keys_are_read_where_stdin_is_something_else() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     let terminal = Terminal::new(80, 24);
     for stdin in ["< /dev/null", "< <(sleep 600)"] {
-        let pid = terminal.start_top(&format!("-p {} {stdin}", target.pid()));
+        let pid = terminal.start_top(&format!("{} {stdin}", recording()));
         terminal.keys(&["q"]);
         wait_until("the end", || state(pid).is_none());
         terminal.wait_for_shell();
@@ -60,12 +62,11 @@ fn keys_are_read_where_stdin_is_something_else() {
 
 #[test]
 fn any_size_will_do_and_so_will_many_of_them() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     let terminal = Terminal::new(80, 24);
-    let pid = terminal.start_top(&format!("-p {}", target.pid()));
+    let pid = terminal.start_top(&recording());
     for (columns, rows) in [(20, 5), (40, 12), (300, 100), (1, 1), (80, 24)] {
         terminal.resize(columns, rows);
         // Drawn for this size: the last row has the keys.
@@ -108,13 +109,12 @@ fn colors(text: &str) -> Vec<&str> {
 
 #[test]
 fn there_are_colors_unless_they_are_not_wanted() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     for (environment, wanted) in [(&[][..], true), (&[("NO_COLOR", "1")], false)] {
         let terminal = Terminal::with(100, 30, environment);
-        terminal.start_top(&format!("-p {}", target.pid()));
+        terminal.start_top(&recording());
         let text = terminal.colored();
         assert_eq!(!colors(&text).is_empty(), wanted, "{text:?}");
         terminal.keys(&["q"]);
@@ -124,10 +124,9 @@ fn there_are_colors_unless_they_are_not_wanted() {
 
 #[test]
 fn without_utf_8_there_is_ascii_only() {
-    if !can_run() {
+    if !has_tmux() {
         return;
     }
-    let target = Process::sleeper();
     for (environment, arguments, ascii) in [
         (&[("LANG", "C")][..], "", true),
         (&[("LANG", "C.UTF-8"), ("LC_ALL", "POSIX")], "", true),
@@ -135,7 +134,7 @@ fn without_utf_8_there_is_ascii_only() {
         (&[], "", false),
     ] {
         let terminal = Terminal::with(100, 30, environment);
-        terminal.start_top(&format!("{arguments} -p {}", target.pid()));
+        terminal.start_top(&format!("{arguments} {}", recording()));
         let screen = terminal.screen();
         assert_eq!(
             screen.is_ascii(),
@@ -149,7 +148,7 @@ fn without_utf_8_there_is_ascii_only() {
 
 #[test]
 fn a_name_cannot_control_the_terminal() {
-    if !can_run() {
+    if !can_watch() {
         return;
     }
     let terminal = Terminal::new(100, 30);

@@ -78,6 +78,28 @@ pub struct Slice {
     pub parts: Parts,
 }
 
+impl Slice {
+    /// Of a time in which only the scheduler was looked at, and system calls where they were counted.
+    pub fn of_machine(sched: sched::Summary, calls: Option<syscalls::Summary>) -> Slice {
+        let (from, to) = (sched.start, sched.end);
+        let lost = sched.lost.unwrap_or(0);
+        Slice {
+            from,
+            to,
+            report: Report::default(),
+            calls: calls
+                .unwrap_or_else(|| syscalls::Summary::empty(syscalls::Measure::Calls, from)),
+            sched,
+            launches: Vec::new(),
+            cuda: Vec::new(),
+            stacks: Vec::new(),
+            events: 0,
+            lost,
+            parts: Parts::default(),
+        }
+    }
+}
+
 /// What slices are added up with: the parts of what is text in a report, and what would count twice.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {

@@ -140,34 +140,35 @@ impl Live {
         }
     }
 
-    pub fn add(&mut self, reading: &Reading) {
+    pub fn add(&mut self, reading: Reading) {
         for thread in reading.ended.iter().chain(&reading.threads) {
             self.names.insert(thread.tid, who(thread));
-        }
-        for thread in &reading.ended {
-            merge(&mut self.ended, Key::of(thread), close(thread, &self.scope));
-        }
-        self.fold();
-        let mut threads = self.ended.clone();
-        self.reborn.clear();
-        for thread in &reading.threads {
-            let key = Key::of(thread);
-            if self.ended.contains_key(&key) {
-                self.reborn.insert(key.clone());
-            }
-            merge(&mut threads, key, close(thread, &self.scope));
         }
         let cpus = reading.cpus.iter().filter(|cpu| {
             self.scope.has(Some(cpu.cpu))
                 && (cpu.switches > 0 || self.scope.online.contains(&cpu.cpu))
         });
-        let now = Closed {
+        let cpus = cpus.map(|cpu| close_cpu(cpu, &reading)).collect();
+        for thread in reading.ended {
+            let key = Key::of(&thread);
+            merge(&mut self.ended, key, close(thread, &self.scope));
+        }
+        self.fold();
+        let mut threads = self.ended.clone();
+        self.reborn.clear();
+        for thread in reading.threads {
+            let key = Key::of(&thread);
+            if self.ended.contains_key(&key) {
+                self.reborn.insert(key.clone());
+            }
+            merge(&mut threads, key, close(thread, &self.scope));
+        }
+        self.now = Closed {
             start: reading.start,
             end: reading.at,
             threads,
-            cpus: cpus.map(|cpu| close_cpu(cpu, reading)).collect(),
+            cpus,
         };
-        self.now = now;
     }
 
     /// Since the start.
@@ -456,8 +457,7 @@ fn merge(threads: &mut BTreeMap<Key, Thread>, key: Key, thread: Thread) {
 }
 
 /// Adds what goes on, as long as it does. As it is not over it is none of the whole times of a histogram.
-fn close(thread: &Thread, scope: &Scope) -> Thread {
-    let mut t = thread.clone();
+fn close(mut t: Thread, scope: &Scope) -> Thread {
     let state = t.state.take().filter(|_| scope.has(t.cpu));
     let (s, at) = (&mut t.sums, t.at);
     match state {
@@ -592,7 +592,7 @@ mod tests {
         })
     }
 
-    fn total(reading: &Reading) -> Summary {
+    fn total(reading: Reading) -> Summary {
         let mut live = live();
         live.add(reading);
         live.total()
@@ -608,7 +608,7 @@ mod tests {
             reason: OffReason::Futex as u8,
             woken: Some(Nanos(90 * MS)),
         });
-        let summary = total(&reading(vec![runs, waits], Vec::new()));
+        let summary = total(reading(vec![runs, waits], Vec::new()));
         let [runs, waits] = &summary.threads[..] else {
             panic!("{summary:?}");
         };
@@ -634,7 +634,7 @@ mod tests {
     fn a_cpu_without_switches_is_busy_when_somebody_runs_there() {
         let mut runs = thread(1, "runs");
         runs.state = Some(State::Running(Since::Before(Nanos(10 * MS))));
-        let summary = total(&reading(vec![runs], Vec::new()));
+        let summary = total(reading(vec![runs], Vec::new()));
         // CPU 2 is not there.
         let [first, second] = &summary.cpus[..] else {
             panic!("{:?}", summary.cpus);
@@ -653,7 +653,7 @@ mod tests {
         outside.here = None;
         let mut live = live();
         live.scope.tids = vec![Tid(7)];
-        live.add(&reading(vec![inside, outside], Vec::new()));
+        live.add(reading(vec![inside, outside], Vec::new()));
         let summary = live.total();
         let rows: Vec<_> = summary.threads.iter().map(|t| &*t.who.comm).collect();
         assert_eq!(rows, ["inside"]);
@@ -668,7 +668,7 @@ mod tests {
         let mut victim = ran(thread(1, "victim"), 0, MS);
         victim.sums.takers.insert(Tid(5), (2, Nanos(MS)));
         victim.sums.wakers.insert(By::Thread(Tid(5)), 1);
-        let summary = total(&reading(vec![own, victim], Vec::new()));
+        let summary = total(reading(vec![own, victim], Vec::new()));
         assert_eq!(summary.threads.len(), 1);
         assert_eq!(summary.cpus[0].ran[0].0.comm, "gdiag");
         let preemptor = &summary.preemptors[0];
@@ -686,7 +686,7 @@ mod tests {
         let mut elsewhere = ran(thread(3, "elsewhere"), 1, MS);
         (beside.target, elsewhere.target) = (false, false);
         let target = ran(thread(1, "target"), 0, MS);
-        let summary = total(&reading(vec![target, beside, elsewhere], Vec::new()));
+        let summary = total(reading(vec![target, beside, elsewhere], Vec::new()));
         let names: Vec<&str> = summary.threads.iter().map(|t| &*t.who.comm).collect();
         assert_eq!(names, ["target", "beside"]);
         assert!(summary.threads[1].is_stranger());
@@ -697,7 +697,7 @@ mod tests {
     fn an_interval_is_what_came_since_the_last() {
         let mut live = live();
         let first = ran(thread(1, "a"), 0, 10 * MS);
-        live.add(&reading(vec![first.clone()], Vec::new()));
+        live.add(reading(vec![first.clone()], Vec::new()));
         assert_eq!(live.interval().threads[0].run, Nanos(10 * MS));
 
         // It ends, and another comes with its number.
@@ -706,7 +706,7 @@ mod tests {
         other.born = Nanos(77);
         let mut later = reading(vec![other], vec![end]);
         later.at = Nanos(210 * MS);
-        live.add(&later);
+        live.add(later);
         let part = live.interval();
         assert_eq!((part.start, part.end), (Nanos(110 * MS), Nanos(210 * MS)));
         let rows: Vec<_> = part
@@ -727,21 +727,21 @@ mod tests {
             rows.map(|t| (t.who.tid.0, t.run.0 / MS)).collect()
         };
         let (one, two) = (ran(thread(1, "a"), 0, 10 * MS), thread(2, "b"));
-        live.add(&reading(vec![one.clone(), two.clone()], Vec::new()));
+        live.add(reading(vec![one.clone(), two.clone()], Vec::new()));
         assert_eq!(run(&live.step()), [(1, 10)]);
 
         // One ends; and another thread of the process of two executes a program, and becomes its first thread.
         let (one, two) = (ran(one, 0, 5 * MS), ran(two, 0, 7 * MS));
         let new = ran(thread(2, "c"), 1, MS);
-        live.add(&reading(vec![new.clone()], vec![one, two]));
+        live.add(reading(vec![new.clone()], vec![one, two]));
         assert_eq!(run(&live.step()), [(1, 5), (2, 8)]);
         let keys: Vec<u32> = live.ended.keys().map(|key| key.tid.0).collect();
         assert_eq!(keys, [2]);
 
         let new = ran(new, 1, 2 * MS);
-        live.add(&reading(vec![new.clone()], Vec::new()));
+        live.add(reading(vec![new.clone()], Vec::new()));
         assert_eq!(run(&live.step()), [(2, 2)]);
-        live.add(&reading(Vec::new(), vec![ran(new, 1, 3 * MS)]));
+        live.add(reading(Vec::new(), vec![ran(new, 1, 3 * MS)]));
         assert_eq!(run(&live.step()), [(2, 3)]);
         assert!(live.ended.is_empty() && live.before.threads.is_empty());
     }
@@ -759,7 +759,7 @@ mod tests {
             };
             t
         });
-        live.add(&reading(Vec::new(), ended.collect()));
+        live.add(reading(Vec::new(), ended.collect()));
         let summary = live.total();
         assert!(summary.threads.len() <= MOST_ENDED);
         let run: Nanos = summary.threads.iter().map(|t| t.run).sum();

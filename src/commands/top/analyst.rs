@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 
 use super::shared::Shared;
-use crate::analyse::live::{Feed, Slice};
+use crate::analyse::live::{Feed, Slice, SLICE};
 use crate::analyse::syscalls;
 use crate::event::Event;
 use crate::units::Nanos;
@@ -41,6 +41,10 @@ pub(super) fn run(mut feed: Feed, from: &Receiver<Batch>, shared: &Arc<Shared>) 
             Batch::Forget => feed.forget_ids(),
             Batch::Calls(summary) => calls.push_back(summary),
             Batch::Slice(slice) => {
+                // What was going on before is told before it.
+                if feed.until() + SLICE <= slice.from {
+                    shared.add(feed.finish(slice.from));
+                }
                 feed.pass(slice.to);
                 shared.add(vec![*slice]);
             }

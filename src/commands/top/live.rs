@@ -9,17 +9,17 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike as _;
 
 use super::analyst::Batch;
+use super::lookout::Lookout;
 use super::shared::{Shared, HISTORY};
 use crate::analyse::live::SLICE;
 use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
-use crate::collect::cuda_processes::CudaProcesses;
 use crate::collect::nvml::{self, Nvml};
 use crate::collect::{clock, process};
 use crate::commands::flight::keep::Keeper;
 use crate::commands::recorder::{Recorder, Sink, Turn};
 use crate::commands::subject::End;
 use crate::event::{Event, Pid};
-use crate::present::top::model;
+use crate::present::top::model::{self, Source};
 use crate::present::top::Ask;
 use crate::units::{Bytes, Count, Nanos};
 
@@ -72,8 +72,8 @@ pub(super) struct Collector {
     left_out: u64,
     told: Option<Told>,
     forgotten: u32,
-    /// Where targets are found, who they are.
-    finder: Option<CudaProcesses>,
+    /// Where nobody was named.
+    lookout: Option<Lookout>,
     counts_calls: bool,
     next_calls: Nanos,
     nvml: Nvml,
@@ -111,8 +111,8 @@ impl Collector {
             left_out: 0,
             told: None,
             forgotten: 0,
-            finder: match recorder.options.target {
-                Target::Cuda => Some(CudaProcesses::start()?),
+            lookout: match recorder.options.target {
+                Target::Cuda => Some(Lookout::start(recorder.options.verbose > 1)?),
                 Target::Command | Target::Pids(_) | Target::Cgroups { .. } | Target::All => None,
             },
             counts_calls: false,
@@ -122,19 +122,18 @@ impl Collector {
         })
     }
 
-    /// Those that use CUDA and did not a moment ago become targets.
-    fn find(&mut self, recorder: &mut Recorder<'_>) {
-        let Some(finder) = &mut self.finder else {
+    /// Looks for targets where they are found, and at the machine where there are none.
+    fn look_out(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        let Some(lookout) = &mut self.lookout else {
             return;
         };
-        let found = finder.look().and_then(|changes| {
-            let came: Vec<u32> = changes.came.iter().map(|process| process.pid).collect();
-            recorder.session.add_targets(&came)
-        });
-        // A process that has ended by now is none.
-        self.failure = found
-            .err()
-            .map(|e| format!("cannot find who uses CUDA: {e:#}"));
+        match lookout.turn(&mut recorder.session, now) {
+            Ok(None) => {}
+            Ok(Some(slice)) => {
+                let _ = self.to.send(Batch::Slice(Box::new(slice)));
+            }
+            Err(e) => self.failure = Some(format!("cannot look at the machine: {e:#}")),
+        }
     }
 
     fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
@@ -169,7 +168,6 @@ impl Collector {
         if self.told.is_some_and(|told| now < told.at + TOLD) {
             return;
         }
-        self.find(recorder);
         let cpu = cpu_time();
         let events = self.keeper.events();
         let before = self.told.replace(Told {
@@ -200,6 +198,7 @@ impl Collector {
             warnings.insert(0, text);
         }
         let counts_calls = self.counts_calls;
+        let is_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;
@@ -210,6 +209,11 @@ impl Collector {
             state.targets = targets;
             state.facts = facts;
             state.simulated = simulated;
+            state.source = if is_machine {
+                Source::Machine
+            } else {
+                Source::Targets
+            };
             let status = &mut state.status;
             status.event_rate = event_rate;
             status.own_cpu = own_cpu;
@@ -224,10 +228,7 @@ impl Collector {
     /// Those that were there before stay for a while after their end.
     fn targets(&self, recorder: &Recorder<'_>, now: Nanos) -> Vec<model::Target> {
         let mut targets = self.shared.look().targets;
-        let cuda: Vec<u32> = match &self.finder {
-            Some(finder) => finder.all().map(|process| process.pid).collect(),
-            None => Vec::new(),
-        };
+        let cuda = self.lookout.as_ref().map(Lookout::pids).unwrap_or_default();
         let members = match recorder.options.target {
             Target::Cuda => cuda.clone(),
             // Of the whole machine only those that matter are listed.
@@ -266,7 +267,10 @@ impl Collector {
             match ask {
                 Ask::Snapshot => snapshot = true,
                 Ask::CountCalls(on) => {
-                    let done = recorder.session.count_calls(on);
+                    let mut done = recorder.session.count_calls(on);
+                    if let Some(lookout) = &mut self.lookout {
+                        done = done.and(lookout.count_calls(on));
+                    }
                     self.counts_calls = on && done.is_ok();
                     self.failure = done
                         .err()
@@ -301,6 +305,7 @@ impl Sink for Collector {
         if turn.stepped {
             self.count(recorder, turn.now);
             self.hand_over(turn.now);
+            self.look_out(recorder, turn.now);
         }
         let end = self.keeper.turn(recorder, turn)?;
         if self.keeper.forgotten != self.forgotten {

@@ -6,6 +6,7 @@ mod batch;
 mod capabilities;
 mod keys;
 mod live;
+mod lookout;
 mod replay;
 mod shared;
 mod signals;

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{kill, SigSet, SigmaskHow, Signal};
 use nix::sys::termios::{self, FlushArg, SetArg, Termios};
-use nix::unistd::{getpgrp, tcgetpgrp};
+use nix::unistd::{getpgrp, tcgetpgrp, Pid};
 use ratatui::backend::{Backend as _, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -87,6 +87,8 @@ impl Screen {
         std::panic::set_hook(Box::new(move |info| {
             // Before the message, which would be lost with the other screen.
             lock(&tty).give_back(true);
+            // Who draws looks up, and sees that it is over.
+            let _ = kill(Pid::this(), Signal::SIGWINCH);
             print(info);
         }));
         Ok(screen)
