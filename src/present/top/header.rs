@@ -105,21 +105,22 @@ fn where_and_when(canvas: &mut Canvas<'_>, at: Rect, model: &Model, view: &View,
 fn health(canvas: &mut Canvas<'_>, at: Rect, model: &Model) {
     let (plain, dim) = (Style::new(), canvas.style(Tone::Dim));
     let status = &model.status;
-    let mut items = vec![Item::new(
-        3,
-        format!("{} events/s", rate(status.event_rate)),
-        plain,
-    )];
+    let mut items = Vec::new();
+    // What is played costs, and loses, what it did when it was recorded.
+    let live = !matches!(model.source, Source::Recording { .. });
+    if live || status.event_rate > 0.0 {
+        let text = format!("{} events/s", rate(status.event_rate));
+        items.push(Item::new(3, text, plain));
+    }
     if status.lost == 0 {
         items.push(Item::new(2, "none lost", plain));
     }
     items.extend(trouble(canvas, model));
-    let own = format!(
-        "gdiag: {} of a CPU, {}",
-        Share(status.own_cpu),
-        status.own_memory
-    );
-    items.push(Item::new(4, own, dim));
+    if live {
+        let (cpu, memory) = (Share(status.own_cpu), status.own_memory);
+        let text = format!("gdiag: {cpu} of a CPU, {memory}");
+        items.push(Item::new(4, text, dim));
+    }
     if status.counts_calls {
         items.push(Item::new(5, "counts all system calls", dim));
     }
