@@ -116,7 +116,8 @@ fn it_can_be_suspended_and_comes_back() {
         assert_eq!(mode(&terminal), before, "{way}");
         // In the background it leaves the terminal alone.
         terminal.output("bg");
-        wait_until("it stops again", || state(pid) == Some('T'));
+        wait_until("it goes on", || state(pid) != Some('T'));
+        assert_eq!(mode(&terminal), before, "{way}");
         assert!(!terminal.is_full_screen());
         terminal.run("fg");
         terminal.wait_for_top();
@@ -150,6 +151,16 @@ fn one_that_is_stopped_ends_when_it_is_told_to() {
     assert_eq!(mode(&terminal), before);
 }
 
+fn has_thread(pid: u32, name: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.is_ok_and(|tasks| {
+        let comm = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+        tasks
+            .flatten()
+            .any(|task| comm(task).is_ok_and(|comm| comm.trim_end() == name))
+    })
+}
+
 #[test]
 fn in_the_background_it_waits_for_the_terminal() {
     if !has_tmux() {
@@ -157,11 +168,16 @@ fn in_the_background_it_waits_for_the_terminal() {
     }
     let terminal = Terminal::new(80, 24);
     let command = terminal.gdiag(&format!("top {}", recording()));
+    let before = mode(&terminal);
     terminal.run(&format!("{command} &"));
-    wait_until("it stops", || {
-        let jobs = terminal.output("jobs");
-        jobs.contains("Stopped")
+    wait_until("it would draw", || {
+        let running = terminal.output("jobs -p");
+        running
+            .trim()
+            .parse()
+            .is_ok_and(|pid| has_thread(pid, "gdiag-output"))
     });
+    assert_eq!(mode(&terminal), before);
     assert!(!terminal.is_full_screen());
     terminal.run("fg");
     terminal.wait_for_top();

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
 
 mod leaving;
+mod screens;
 mod support;
 mod terminals;

@@ -167,6 +167,12 @@ impl Terminal {
         self.ask(&["send-keys", "-l", "--", text]);
     }
 
+    /// Pastes text, as with a mouse.
+    pub fn paste(&self, text: &str) {
+        self.ask(&["set-buffer", "--", text]);
+        self.ask(&["paste-buffer", "-p", "-r"]);
+    }
+
     /// Runs a command in the shell, which has to be waiting for one.
     pub fn run(&self, line: &str) {
         self.type_text(line);
@@ -245,6 +251,11 @@ impl Terminal {
     pub fn wait_for_top(&self) {
         wait_until("the other screen", || self.is_full_screen());
         self.wait_for("a frame", |screen| !screen.trim().is_empty());
+    }
+
+    /// A recording has been played.
+    pub fn wait_for_all_of_it(&self) {
+        self.wait_for("all of it", |screen| screen.contains("REPLAY over"));
     }
 
     /// What the shell prints of this command.

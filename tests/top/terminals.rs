@@ -81,10 +81,10 @@ fn any_size_will_do_and_so_will_many_of_them() {
     }
     terminal.resize(100, 30);
     terminal.keys(&["?"]);
-    terminal.wait_for("help", |screen| screen.contains("quit"));
+    terminal.wait_for("help", |screen| screen.contains("the keys"));
     terminal.keys(&["Escape"]);
     terminal.wait_for("no help", |screen| {
-        !screen.contains("quit") && !screen.trim().is_empty()
+        !screen.contains("the keys") && !screen.trim().is_empty()
     });
     terminal.keys(&["q"]);
     terminal.wait_for_shell();
@@ -115,6 +115,7 @@ fn there_are_colors_unless_they_are_not_wanted() {
     for (environment, wanted) in [(&[][..], true), (&[("NO_COLOR", "1")], false)] {
         let terminal = Terminal::with(100, 30, environment);
         terminal.start_top(&recording());
+        terminal.wait_for_all_of_it();
         let text = terminal.colored();
         assert_eq!(!colors(&text).is_empty(), wanted, "{text:?}");
         terminal.keys(&["q"]);

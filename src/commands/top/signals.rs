@@ -61,12 +61,6 @@ impl Signals {
         self.let_through(Signal::SIGTSTP);
     }
 
-    /// Stops gdiag, as touching the terminal in the background would. Does nothing where nobody could make it go
-    /// on again.
-    pub(super) fn stop_in_background(&self) {
-        let _ = raise(Signal::SIGTTOU);
-    }
-
     /// Ends gdiag as `signal` does, if it is one that does.
     pub(super) fn end(&self, signal: Signal) {
         let _ = raise(signal);

@@ -58,6 +58,8 @@ struct Tty {
     before: Option<Termios>,
     /// Nobody is there any more.
     lost: bool,
+    /// It was asked something, and has not answered yet.
+    asked: bool,
 }
 
 #[derive(Debug)]
@@ -73,8 +75,6 @@ pub(super) struct Screen {
     /// It has not taken these yet, from `taken` on.
     waiting: Vec<u8>,
     taken: usize,
-    /// An answer has not come yet.
-    asked: bool,
 }
 
 impl Screen {
@@ -100,6 +100,7 @@ impl Screen {
             file: file.try_clone()?,
             before: None,
             lost: false,
+            asked: false,
         };
         Ok(Screen {
             tty: Arc::new(Mutex::new(tty)),
@@ -109,7 +110,6 @@ impl Screen {
             stale: true,
             waiting: Vec::new(),
             taken: 0,
-            asked: false,
         })
     }
 
@@ -129,23 +129,17 @@ impl Screen {
 
     /// The answer comes as [`Input`](super::keys::Input).
     pub(super) fn ask_background(&mut self) -> io::Result<()> {
-        self.asked = true;
+        lock(&self.tty).asked = true;
         self.send(ASK_BACKGROUND)
     }
 
     pub(super) fn answered(&mut self) {
-        self.asked = false;
+        lock(&self.tty).asked = false;
     }
 
     /// Gives the terminal back.
     pub(super) fn leave(&mut self) {
-        let mut tty = lock(&self.tty);
-        if self.asked && tty.before.is_some() && !tty.lost {
-            self.asked = false;
-            tty.drop_answer();
-        }
-        tty.give_back(self.taken > 0);
-        drop(tty);
+        lock(&self.tty).give_back(self.taken > 0);
         // The rest of a frame is of no use any more.
         self.waiting.clear();
         self.taken = 0;
@@ -280,6 +274,9 @@ impl Tty {
         };
         if self.lost {
             return;
+        }
+        if std::mem::take(&mut self.asked) && in_foreground(&self.file) {
+            self.drop_answer();
         }
         // Who does this in the background is stopped for it, if the signal is not blocked.
         let mut ttou = SigSet::empty();

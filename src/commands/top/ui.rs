@@ -29,7 +29,7 @@ use crate::units::Nanos;
 
 /// Between two frames, however fast keys come or the size changes.
 const FRAME: Duration = Duration::from_millis(50);
-/// How often gdiag looks whether it is in the foreground, where nothing stops and continues it.
+/// How often gdiag in the background looks whether it still is; most shells tell it.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Why the screen was closed.
@@ -170,11 +170,10 @@ impl Ui<'_> {
         }
     }
 
-    /// Takes the terminal once it is ours to take. `Some`: something else ends before that.
+    /// Takes the terminal once it is ours to take: in the background gdiag goes on without it. `Some`: something
+    /// ends before that.
     fn take_terminal(&mut self) -> Result<Option<End>> {
         while !self.screen.in_foreground() {
-            // What ends gdiag in the foreground does so in the background, where the terminal could not even be asked.
-            self.signals.stop_in_background();
             let fds = [self.signals.as_fd(), self.wake.as_fd()];
             let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             let limit = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::MAX);
