@@ -136,6 +136,7 @@ fn without_utf_8_there_is_ascii_only() {
     ] {
         let terminal = Terminal::with(100, 30, environment);
         terminal.start_top(&format!("{arguments} {}", recording()));
+        terminal.wait_for_all_of_it();
         let screen = terminal.screen();
         assert_eq!(
             screen.is_ascii(),
@@ -155,7 +156,7 @@ fn a_name_cannot_control_the_terminal() {
     let terminal = Terminal::new(100, 30);
     let title = terminal.variable("pane_title");
     let path = terminal.dir.path().join("\x1b]0;owned\x07網🦀");
-    std::fs::copy("/bin/sleep", &path).unwrap();
+    std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
     let target = Process::start(Command::new(&path).arg("600"));
     terminal.start_top(&format!("-p {}", target.pid()));
     for key in ["1", "2", "3", "4", "5", "6", "7", "8"] {
