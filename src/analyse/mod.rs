@@ -10,6 +10,7 @@ mod busy;
 mod calls;
 pub mod cause;
 mod chain;
+mod describe;
 mod device;
 mod evidence;
 mod futex;
@@ -42,13 +43,13 @@ mod what;
 
 use std::ops::Range;
 
-use crate::event::{CopyKind, NameId, OpKind, Pid, ShimState};
+use crate::event::{Pid, ShimState};
 use crate::model::fxhash::FxHashMap;
 use crate::model::gpu::Gpu;
-use crate::model::ops::{Call, Op};
+use crate::model::ops::Op;
 use crate::model::thread::ThreadIdx;
-use crate::model::{api, Blind, BlindBecause, Timeline};
-use crate::units::{Bytes, Nanos};
+use crate::model::{Blind, BlindBecause, Timeline};
+use crate::units::Nanos;
 
 use busy::Gap;
 use cause::Cause;
@@ -57,10 +58,10 @@ use gaps::Explainer;
 use intervals::Intervals;
 use partition::Engine;
 use quality::Trust;
-use report::{NextOp, OpenedBy, Part, Quality, Report};
+use report::{Quality, Report};
 use scope::Scope;
 use sums::{Row, Sums};
-use what::{thread_ref, Piece};
+use what::Piece;
 
 /// What the report is asked for. Only lists depend on it, never sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,9 @@ impl Default for Options {
         }
     }
 }
+
+/// Parts of a gap that are kept of a slice, of which there are many.
+const PARTS: usize = 100;
 
 /// Explains a finished timeline.
 pub fn report(t: &Timeline, options: &Options) -> Report {
@@ -197,7 +201,7 @@ pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)
         each_gap(&explainer, &trust, &usage, |i, pieces| {
             each(
                 index,
-                describe_gap(&explainer, &usage.gaps[i], pieces, Nanos::MAX),
+                describe::whole(&explainer, &usage.gaps[i], pieces, None),
             );
         });
     }
@@ -328,7 +332,8 @@ fn explain_gpu(
             continued = Some(inside.filter(|&cause| before(cause)).collect());
         }
         if listed.binary_search(&i).is_ok() {
-            lists.push((i, describe_gap(&explainer, gap, pieces, scope.to)));
+            let most = (!scope.is_whole()).then_some(PARTS);
+            lists.push((i, describe::gap(&explainer, gap, pieces, scope.to, most)));
         }
     });
     lists.sort_by_key(|(i, gap)| (std::cmp::Reverse(gap.end.saturating_sub(gap.start)), *i));
@@ -457,104 +462,4 @@ fn last_launcher(t: &Timeline, gpu: &Gpu) -> Option<ThreadIdx> {
     let log = t.gpu();
     let calls = gpu.ops.iter().filter_map(Op::call).map(|c| log.call_at(c));
     calls.max_by_key(|c| (c.start, c.thread)).map(|c| c.thread)
-}
-
-/// As it is seen at `until`: what ends it later is not known then.
-fn describe_gap(
-    explainer: &Explainer<'_>,
-    gap: &Gap,
-    pieces: &[Piece],
-    until: Nanos,
-) -> report::Gap {
-    if gap.end <= until {
-        return describe_whole(explainer, gap, pieces);
-    }
-    let before = pieces.iter().filter(|p| p.start < until);
-    let cut = |p: &Piece| Piece {
-        end: p.end.min(until),
-        ..*p
-    };
-    let pieces: Vec<Piece> = before.map(cut).collect();
-    let seen = describe_whole(explainer, gap, &pieces);
-    report::Gap {
-        end: until,
-        next: None,
-        lead_ns: None,
-        ..seen
-    }
-}
-
-fn describe_whole(explainer: &Explainer<'_>, gap: &Gap, pieces: &[Piece]) -> report::Gap {
-    let t = explainer.engine.t;
-    let ending = explainer.ending(gap);
-    let dispatcher = explainer.dispatcher(gap);
-    let parts = pieces.iter().map(|p| Part {
-        start: p.start,
-        end: p.end,
-        cause: p.cause,
-        who: p.who.map(|w| thread_ref(t, w)),
-        what: p.what.text(t),
-        stack: sampled::stack_of(t, p),
-    });
-    // The host's share ends where the device's own delay begins.
-    let host_end = pieces
-        .iter()
-        .filter(|p| p.who.is_some())
-        .map(|p| p.end)
-        .max();
-    let chain = dispatcher
-        .zip(host_end)
-        .map_or_else(Vec::new, |(thread, end)| {
-            chain::chain(explainer.engine, thread, (gap.start, end), pieces)
-        });
-    report::Gap {
-        start: gap.start,
-        end: gap.end,
-        next: ending.map(|e| next_op(t, e.op)),
-        dispatcher: dispatcher.map(|d| thread_ref(t, t.who(d, gap.end))),
-        lead_ns: ending.and_then(|e| e.lead()),
-        opened_by: explainer
-            .opened_by(gap)
-            .map(|(call, thread)| opened(t, call, thread)),
-        parts: parts.collect(),
-        chain,
-    }
-}
-
-fn opened(t: &Timeline, call: &Call, thread: ThreadIdx) -> OpenedBy {
-    OpenedBy {
-        call: api::name(call.api()).into_owned(),
-        who: thread_ref(t, t.who(thread, call.start)),
-        stack: sampled::stack_of_call(t, call),
-    }
-}
-
-fn next_op(t: &Timeline, op: &Op) -> NextOp {
-    let (kind, name) = match op.kind() {
-        OpKind::Kernel { name } => ("kernel", t.name(name).to_string()),
-        OpKind::Memcpy { kind, bytes, .. } => {
-            ("memcpy", format!("{} {}", direction(kind), Bytes(bytes)))
-        }
-        OpKind::Memset { bytes } => ("memset", Bytes(bytes).to_string()),
-        OpKind::Graph => ("graph", t.name(NameId(0)).to_string()),
-    };
-    let stream = t.gpu().stream_of(op);
-    NextOp {
-        kind,
-        name,
-        stream: stream.stream,
-        correlation: op.correlation,
-        pid: stream.pid,
-    }
-}
-
-fn direction(kind: CopyKind) -> &'static str {
-    match kind {
-        CopyKind::HostToDevice => "HtoD",
-        CopyKind::DeviceToHost => "DtoH",
-        CopyKind::DeviceToDevice => "DtoD",
-        CopyKind::HostToHost => "HtoH",
-        CopyKind::PeerToPeer => "PtoP",
-        CopyKind::Unknown | CopyKind::Other(_) => "copy",
-    }
 }

@@ -5,7 +5,7 @@
 //! not known at all.
 #![forbid(unsafe_code)]
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 
 use crate::analyse::busy::{Gap, Usage};
@@ -132,13 +132,19 @@ impl Trust {
             touched(gaps, op.start, op.end, what, &mut doubts);
         }
         let others = OnceCell::new();
-        let missing = |launch, what, doubts: &mut Vec<(usize, What)>| {
+        let running_since: Cell<Option<Nanos>> = Cell::new(None);
+        let missing = |launch, may_run: bool, what, doubts: &mut Vec<(usize, What)>| {
             let others = others.get_or_init(|| Missing::of(t, gpu));
             if let Some((from, to)) = others.ran(launch) {
                 return touched(gaps, from, to, what, doubts);
             }
-            // It ran at the first chance that the device had.
             let launched = t.gpu().call_at(launch).start;
+            // It may be running all the time since. What is known from before the timeline is no more than a hint.
+            if may_run && launched >= t.start() {
+                let first = running_since.get().map_or(launched, |s| s.min(launched));
+                return running_since.set(Some(first));
+            }
+            // It ran at the first chance that the device had.
             let gap = gaps.partition_point(|g| g.end <= launched);
             if gap < gaps.len() {
                 doubts.push((gap, what));
@@ -150,7 +156,7 @@ impl Trust {
             };
             let what = What::Say("an operation launched before is missing");
             for &launch in &coverage.missing {
-                missing(launch, what, &mut doubts);
+                missing(launch, self.scope.goes_on, what, &mut doubts);
             }
             if let (Some(_), Some(last)) = (coverage.pending, gaps.last()) {
                 // While more can come, its window ends before that.
@@ -167,12 +173,16 @@ impl Trust {
             }
             let what = What::Say("a record with impossible times");
             match t.gpu().call_by_correlation(record.pid, record.correlation) {
-                Some(launch) => missing(launch, what, &mut doubts),
+                Some(launch) => missing(launch, false, what, &mut doubts),
                 None => {
                     let from = record.seen.saturating_sub(UNDECIDED);
                     touched(gaps, from, record.seen, what, &mut doubts);
                 }
             }
+        }
+        if let Some(since) = running_since.get() {
+            let what = What::Say("launched work has not come back");
+            touched(gaps, since, Nanos::MAX, what, &mut doubts);
         }
         // The first reason given stands.
         doubts.sort_by_key(|d| d.0);
@@ -338,8 +348,9 @@ pub struct Counts {
     operations: u64,
     came_back: u64,
     expected: u64,
-    /// Busy and idle time of a device cannot be told.
+    /// Of a part, busy and idle time of a device cannot be told; of another, they can.
     unsound: bool,
+    sound: bool,
     clock_steps: u64,
     /// Shorter gaps do not matter.
     min_gap: Nanos,
@@ -350,11 +361,13 @@ impl Counts {
         let (came_back, expected) = trust.total();
         let scope = trust.scope;
         let operations = |gpu: &Gpu| super::operations(gpu, scope);
+        let unsound = trust.coverage.values().any(|c| !c.is_sound());
         Counts {
             operations: t.gpu().devices().iter().map(operations).sum(),
             came_back,
             expected,
-            unsound: trust.coverage.values().any(|c| !c.is_sound()),
+            unsound,
+            sound: !unsound,
             clock_steps: lost(t, scope).clock_steps,
             min_gap,
         }
@@ -365,6 +378,7 @@ impl Counts {
         self.came_back += more.came_back;
         self.expected += more.expected;
         self.unsound |= more.unsound;
+        self.sound |= more.sound;
         self.clock_steps += more.clock_steps;
         self.min_gap = more.min_gap;
     }
@@ -559,10 +573,11 @@ pub(super) fn counted(q: &Quality, counts: &Counts) -> Vec<String> {
     if counts.unsound {
         w.push(format!(
             "{} of {} launches came back from the GPU ({}), and it is not known when the others were \
-             lost: busy and idle time are not shown",
+             lost: busy and idle time {}are not shown",
             Count(counts.came_back),
             Count(counts.expected),
             Share(share(counts.came_back, counts.expected)),
+            if counts.sound { "around them " } else { "" },
         ));
     }
     let operations = counts.operations;

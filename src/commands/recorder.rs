@@ -221,7 +221,8 @@ impl<'a> Recorder<'a> {
                 "gdiag: the recording has ended, the command runs on"
             );
         }
-        if seen.target_threads == 0 {
+        // Who looks for whoever comes may find nobody.
+        if seen.target_threads == 0 && options.target != Target::Cuda {
             let what = match options.target {
                 Target::Cgroups { .. } => "no process was in the cgroup, and none came",
                 Target::Command | Target::Pids(_) | Target::All | Target::Cuda => {

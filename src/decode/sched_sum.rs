@@ -463,6 +463,8 @@ fn state(r: &types::gdiag_thread_sum, raw: &Raw) -> Option<State> {
     }
     let (off, woken) = (Nanos(s.off_ns), Nanos(s.woken_ns));
     let is_woken = s.reason > THROTTLED && s.woken_ns != 0 && woken + EARLY_WAKE >= off;
+    // It sleeps: it has run since it was woken, and that was hidden.
+    let is_woken = is_woken && r.reason == WOKEN;
     Some(State::Off {
         since: Since::At(off),
         reason: s.reason,
@@ -488,7 +490,7 @@ fn unseen(r: &types::gdiag_thread_sum, raw: &Raw, task: Option<u64>) -> Option<S
         reason,
         woken,
     };
-    if s.woken_ns != 0 {
+    if s.woken_ns != 0 && r.reason == WOKEN {
         return Some(off(s.reason, Some(Nanos(s.woken_ns).max(since.time()))));
     }
     match late(u32::from(s.late)) {
@@ -705,6 +707,11 @@ mod tests {
         assert_eq!(woken(&r), Some(Nanos(2_000_000)));
         r.sums.woken_ns = 1_100_000;
         assert_eq!(woken(&r), None);
+        // It has run since then, and sleeps again: that was hidden.
+        r.sums.woken_ns = 4_000_000;
+        r.reason = why::GDIAG_OFF_FUTEX.0 as u8;
+        assert_eq!(woken(&r), None);
+        r.reason = WOKEN;
         // A quota ends without.
         r.sums.woken_ns = 4_000_000;
         r.sums.reason = THROTTLED;

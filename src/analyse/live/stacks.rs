@@ -12,6 +12,12 @@ use crate::model::thread::{State, Thread, ThreadIdx};
 use crate::model::{frame_text, Timeline};
 use crate::units::Nanos;
 
+/// Stacks in all, of those who run and of those who wait. There are many slices.
+const STACKS: usize = 40;
+
+/// Frames of each; what is left out are the outermost ones.
+const FRAMES: usize = 64;
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Place {
     running: bool,
@@ -46,6 +52,17 @@ pub(super) fn most(t: &Timeline, part: (Nanos, Nanos), most: usize) -> Vec<Stack
         list.extend(of_one);
     }
     sort(&mut list);
+    // Of those who run and of those who wait: waits are many, and long.
+    let (mut running, mut waiting) = (0, 0);
+    list.retain(|stack| {
+        let count = if stack.running {
+            &mut running
+        } else {
+            &mut waiting
+        };
+        *count += 1;
+        *count <= STACKS
+    });
     list
 }
 
@@ -96,6 +113,7 @@ fn text(t: &Timeline, idx: ThreadIdx, to: Nanos, (place, time): (Place, Nanos)) 
     let kernel = names.stack(place.kernel);
     let mut frames: Vec<String> = kernel.map(|frame| format!("{frame}_[k]")).collect();
     frames.extend(frame_text::stack(names, place.user));
+    frames.truncate(FRAMES);
     frames.reverse();
     StackTime {
         pid: t.pid(t.who(idx, to.saturating_sub(Nanos(1)))),

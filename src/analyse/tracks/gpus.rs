@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 use std::io;
 
+use crate::analyse::describe::direction;
+use crate::analyse::gaps;
 use crate::analyse::report::{self, Quality, ThreadRef, Waker};
 use crate::analyse::tracks::lanes::{Row, Tracks};
 use crate::analyse::tracks::who::{named, Cast};
 use crate::analyse::tracks::{text, uint, Arg, Flow, Parent, Slice, Value};
 use crate::analyse::what::overhead_text;
-use crate::analyse::{direction, gaps};
 use crate::demangle;
 use crate::event::{MemoryKind, MigrationKind, NameId, OpKind, Pid, Tid};
 use crate::model::fxhash::FxHashMap;

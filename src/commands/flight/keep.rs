@@ -522,7 +522,9 @@ impl Keeper {
                 let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
                 let size = Bytes(written.bytes);
                 self.say(format!("{why}: {took} in {} ({size})", path.display()));
-                let is_last = self.unasked >= self.options.snapshots && self.due.is_none();
+                let is_last = !self.options.triggers.is_empty()
+                    && self.unasked >= self.options.snapshots
+                    && self.due.is_none();
                 if is_last && !std::mem::replace(&mut self.said_enough, true) {
                     let most = Count(self.options.snapshots.into());
                     self.say(format!(

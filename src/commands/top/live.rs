@@ -187,8 +187,13 @@ impl Collector {
         };
         let event_rate = per_second(before.map_or(0, |b| events.saturating_sub(b.events)));
         let own_cpu = per_second(before.map_or(0, |b| cpu.saturating_sub(b.cpu).0)) / 1e9;
-        let mut warnings = recorder.warnings();
-        warnings.extend(recorder.probed_text(&warnings));
+        let is_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
+        // Nothing of a GPU is missing where there is none.
+        let mut warnings = Vec::new();
+        if !is_machine {
+            warnings = recorder.warnings();
+            warnings.extend(recorder.probed_text(&warnings));
+        }
         warnings.extend(self.failure.clone());
         if self.left_out > 0 {
             let text = format!(
@@ -198,7 +203,6 @@ impl Collector {
             warnings.insert(0, text);
         }
         let counts_calls = self.counts_calls;
-        let is_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;

@@ -25,6 +25,7 @@ use crate::analyse::live::{Feed, SliceOptions};
 use crate::cli::{Batch, Target, TopOptions, TopSource};
 use crate::commands::recorder::Recorder;
 use crate::present::top::model::Source;
+use crate::units::Count;
 
 use batch::Printer;
 use live::Collector;
@@ -107,6 +108,7 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
     }
     let lost = recorder.session.seen.lost;
     if !options.quiet && lost > 0 {
+        let lost = Count(lost);
         let _ = writeln!(std::io::stderr(), "gdiag: {lost} events were lost");
     }
     recorder.status(end)

@@ -104,10 +104,6 @@ impl Shared {
         self.lock().clone()
     }
 
-    pub(super) fn version(&self) -> u64 {
-        self.lock().version
-    }
-
     /// Waits until there is something newer than `version`, for so long at most.
     pub(super) fn wait(&self, version: u64, most: Duration) -> State {
         let state = self.lock();

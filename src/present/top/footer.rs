@@ -14,7 +14,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     if view.typing.is_some() {
         return filter(canvas, area, &view.state().filter);
     }
-    let band = canvas.theme().band();
+    let label = canvas.theme().label();
     let key_style = canvas.style(Tone::Strong);
     let mut x = area.x;
     for (key, word) in shown(model, view) {
@@ -23,7 +23,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
             break;
         }
         x += canvas.text(x, area.y, area.right() - x, key, key_style);
-        x += canvas.text(x, area.y, area.right() - x, word, band) + 1;
+        x += canvas.text(x, area.y, area.right() - x, word, label) + 1;
     }
 }
 

@@ -12,6 +12,9 @@ use super::table::line;
 use super::view::{Tab, View};
 use crate::units::{Count, Nanos, Share};
 
+/// For each so many lines of the terminal one of what must be told, and one at least.
+const LINES_PER_WARNING: u16 = 12;
+
 /// Lines of the header on a terminal of this height.
 pub fn height(model: &Model, height: u16) -> u16 {
     let fixed = match height {
@@ -20,14 +23,15 @@ pub fn height(model: &Model, height: u16) -> u16 {
         8..14 => 2,
         _ => 3,
     };
-    let told = u16::from(height >= 7 && said(model).is_some());
+    let told = u16::try_from(said(model, height).len()).unwrap_or(0);
     (fixed + told).min(height)
 }
 
-pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
+/// On a terminal of `height`.
+pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View, height: u16) {
     let mut lines = (area.top()..area.bottom()).map(|y| line(area, y));
-    let said = said(model).filter(|_| area.height > 1);
-    let rest = area.height - u16::from(said.is_some());
+    let said = said(model, height);
+    let rest = usize::from(area.height).saturating_sub(said.len());
     if let Some(at) = lines.next() {
         where_and_when(canvas, at, model, view, rest == 1);
     }
@@ -36,7 +40,7 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
             health(canvas, at, model);
         }
     }
-    if let Some((text, tone)) = said {
+    for (text, tone) in said {
         if let Some(at) = lines.next() {
             let style = canvas.style(tone);
             canvas.text(at.x, at.y, at.width, &text, style);
@@ -49,18 +53,30 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     }
 }
 
-/// What must be told at once: what came of a key, or the worst warning.
-fn said(model: &Model) -> Option<(String, Tone)> {
-    if let Some(message) = &model.status.message {
-        return Some((message.clone(), Tone::Strong));
+/// What must be told at once: what came of a key, and what makes the figures doubtful, the worst first.
+fn said(model: &Model, height: u16) -> Vec<(String, Tone)> {
+    if height < 7 {
+        return Vec::new();
     }
-    let mut warnings = model.status.warnings.iter();
-    let first = warnings.next()?;
-    let more = match warnings.count() {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    Some((format!("warning: {first}{more}"), Tone::Warn))
+    let message = model.status.message.iter();
+    let mut said: Vec<(String, Tone)> = message.map(|m| (m.clone(), Tone::Strong)).collect();
+    let mut warnings: Vec<&str> = Vec::new();
+    let quality = &model.window.report.quality.warnings;
+    for warning in model.status.warnings.iter().chain(quality) {
+        if !warnings.contains(&warning.as_str()) {
+            warnings.push(warning);
+        }
+    }
+    let room = usize::from((height / LINES_PER_WARNING).max(1)).max(said.len());
+    let shown = warnings.len().min(room - said.len());
+    for (i, warning) in warnings.iter().take(shown).enumerate() {
+        let more = match warnings.len() - shown {
+            more @ 1.. if i + 1 == shown => format!("(and {more} more) "),
+            _ => String::new(),
+        };
+        said.push((format!("warning: {more}{warning}"), Tone::Warn));
+    }
+    said
 }
 
 fn where_and_when(canvas: &mut Canvas<'_>, at: Rect, model: &Model, view: &View, only: bool) {
@@ -159,15 +175,13 @@ fn state(model: &Model, view: &View) -> (String, bool) {
 
 /// The length of the window, and that it is not as long as asked for.
 fn seconds(model: &Model) -> String {
-    let (is, asked) = (
-        model.window.to.saturating_sub(model.window.from),
-        model.window_asked,
-    );
+    let is = model.window.to.saturating_sub(model.window.from);
+    let asked = whole(model.window_asked);
     // Half a second is a slice.
-    if is.saturating_add(Nanos::from_millis(600)) < asked {
-        format!("last {} of {}", tenths(is), whole(asked))
+    if is.saturating_add(Nanos::from_millis(600)) < model.window_asked {
+        format!("window {} of {asked}", whole(is))
     } else {
-        format!("last {}", whole(asked))
+        format!("window {asked}")
     }
 }
 

@@ -48,7 +48,7 @@ pub fn draw(model: &Model, view: &View, theme: &Theme, area: Rect, buf: &mut Buf
         };
         help::draw(&mut canvas, all, view.help_scroll);
     } else {
-        header::draw(&mut canvas, head, model, view);
+        header::draw(&mut canvas, head, model, view, area.height);
         body::draw(&mut canvas, body, model, view);
     }
     footer::draw(&mut canvas, foot, model, view);

@@ -85,7 +85,7 @@ fn sections(model: &Model, view: &View) -> Vec<Section> {
         None => {
             let mut above = host::blocks(model);
             if above.is_empty() {
-                above = vec![Block::text("", nothing(model), Tone::Dim)];
+                above = nothing(model);
             }
             sections.push(Section {
                 above,
@@ -103,15 +103,23 @@ fn sections(model: &Model, view: &View) -> Vec<Section> {
 }
 
 /// Why there is no GPU to be seen.
-fn nothing(model: &Model) -> &'static str {
-    match model.source {
+fn nothing(model: &Model) -> Vec<Block> {
+    let text = match model.source {
         Source::Machine => "no GPU is looked at",
         Source::Recording { .. } => "no GPU activity in this part of the recording",
         Source::Targets if model.targets.is_empty() => {
             "no process uses CUDA yet: the first that does will be shown"
         }
-        Source::Targets => "no GPU activity of the targets yet",
+        Source::Targets => "no GPU activity of the targets in this window",
+    };
+    let mut said = vec![Block::text("", text, Tone::Dim)];
+    for target in &model.targets {
+        if let (Some(note), None) = (&target.note, target.ended) {
+            let label = format!("{}:{}: ", target.comm, target.pid);
+            said.push(Block::text(label, note.as_str(), Tone::Warn));
+        }
     }
+    said
 }
 
 fn layout(model: &Model, view: &View, area: Rect) -> Layout {
@@ -143,14 +151,17 @@ fn layout(model: &Model, view: &View, area: Rect) -> Layout {
             sections: Vec::new(),
         };
     }
-    let sections = sections(model, view);
-    // On a low terminal the tables say it all.
-    let most = usize::from(left.height / 6).max(usize::from(view.gpu(model).is_none()));
-    let mut sections = sections;
+    let mut sections = sections(model, view);
     let mut told = Vec::new();
+    // On a low terminal the tables say it all; without a GPU, why there is none.
+    let has_gpu = view.gpu(model).is_some();
+    let most = usize::from(left.height / if has_gpu { 6 } else { 2 });
     for section in &mut sections {
-        // The last of it is what can be done.
-        while section.above.len() > 1 && page::lines(&section.above, area.width).len() > most {
+        // The last of a verdict is what can be done.
+        while has_gpu
+            && section.above.len() > 1
+            && page::lines(&section.above, area.width).len() > most
+        {
             section.above.remove(0);
         }
         told.push(page::lines(&section.above, area.width).len().min(most));
@@ -438,25 +449,27 @@ fn work(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
         }
         let of = |share| launches.start.percentile(share);
         if let (Some(median), Some(p99)) = (of(0.5), of(0.99)) {
-            let text = format!("launch latency {median}, p99 {p99}");
+            let text = format!("latency {median}, p99 {p99}");
             items.push(Item::new(2, text, plain));
         }
         if let Some(median) = launches.call.percentile(0.5) {
             items.push(Item::new(
                 3,
-                format!("in the call {median}"),
+                format!("launch call {median}"),
                 canvas.style(Tone::Dim),
             ));
         }
     }
     if let Some(gap) = gpus::longest(gpu) {
         let length = gap.end.saturating_sub(gap.start);
-        let open = if gap.next.is_none() { ", open" } else { "" };
-        let text = format!("longest gap {length} at {}{open}", gap_at(model, gap));
+        let text = match gap.next {
+            Some(_) => format!("longest gap {length} at {}", gap_at(model, gap)),
+            None => format!("longest gap {length}, still open"),
+        };
         items.push(Item::new(0, text, plain));
         if let Some(line) = merge(&gap.parts).first() {
             let text = format!("by {}", line.cause.id());
-            items.push(Item::new(4, text, canvas.style(tone_of(line.cause))));
+            items.push(Item::new(3, text, canvas.style(tone_of(line.cause))));
         }
     }
     strip::draw(canvas, indented(at), &items);

@@ -155,7 +155,7 @@ pub fn draw_names(canvas: &mut Canvas<'_>, area: Rect, list: &List, state: &Stat
         }
         let sorted = state.sort == Some(column.name);
         let style = if sorted {
-            band.add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
+            band.add_modifier(Modifier::BOLD | Modifier::REVERSED)
         } else {
             band
         };

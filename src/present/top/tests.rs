@@ -65,6 +65,8 @@ fn three() -> Model {
         call: many_times(&[(178_000, 4_100), (4_004, 31_000)]),
         start: many_times(&[(178_000, 6_900), (4_004, 88_000)]),
     }];
+    // They have a test of their own.
+    window.report.quality.warnings.clear();
     model.newest = window.to;
     model.oldest = Nanos::from_secs(4_800);
     let idle = GpuFacts {
@@ -296,11 +298,17 @@ fn a_held_window_losses_and_messages_are_loud() {
     model.status.lost = 12_345;
     model.status.behind = Some(Nanos::from_millis(1_200));
     model.status.warnings = vec![
-        "12 scheduling events were lost".to_string(),
-        "b".to_string(),
+        "12 scheduling events were lost on CPU 3 between 2.1 s and 2.2 s: gaps in that time are unknown.measurement".to_string(),
+        "the wall clock was stepped once".to_string(),
+    ];
+    model.window.report.quality.warnings = vec![
+        "the wall clock was stepped once".to_string(),
+        "too little came back of process 4711".to_string(),
+        "one more".to_string(),
     ];
     golden("trouble", &model, &view, &UTF8, (80, 24));
     golden("trouble", &model, &view, &UTF8, (40, 7));
+    golden("trouble", &model, &view, &UTF8, (120, 40));
     model.status.message = Some("wrote gdiag-top.1.data, the last 2 minutes".to_string());
     model.source = Source::Recording {
         path: "/var/tmp/gdiag.data".into(),

@@ -110,11 +110,21 @@ impl Theme {
         }
     }
 
-    /// The names of columns, and other bands across the screen.
-    pub fn band(&self) -> Style {
+    /// What a key does, beside its name.
+    pub fn label(&self) -> Style {
         match (self.colors, self.background) {
             (Colors::None, _) | (_, Background::Unknown) => {
                 Style::new().add_modifier(Modifier::REVERSED)
+            }
+            (Colors::Sixteen | Colors::Many, Background::Dark | Background::Light) => self.band(),
+        }
+    }
+
+    /// The names of columns. Not to be taken for the row under the cursor, which may be right below.
+    pub fn band(&self) -> Style {
+        match (self.colors, self.background) {
+            (Colors::None, _) | (_, Background::Unknown) => {
+                Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
             }
             (Colors::Sixteen, Background::Dark | Background::Light) => {
                 Style::new().fg(Color::Black).bg(Color::Green)

@@ -88,8 +88,19 @@ fn title(model: &Model) -> String {
     format!("{}, {busy} busy", cell::plural(cpus.len(), "CPU"))
 }
 
-/// Share of all CPUs, of the time of which it is known.
+/// Share of all CPUs, of the time of which it is known. By slices it is known better than by CPUs: what runs on one
+/// without a break is seen there late.
 pub(super) fn busy(model: &Model) -> Option<f64> {
+    let points = model.window.points.iter();
+    let known = points.filter_map(|p| Some((p.cpu?, p.to.saturating_sub(p.from).0)));
+    #[allow(clippy::cast_precision_loss)]
+    let (busy, time) = known.fold((0.0, 0.0), |(busy, time), (share, length)| {
+        let length = length as f64;
+        (busy + share * length, time + length)
+    });
+    if time > 0.0 {
+        return Some(busy / time);
+    }
     let cpus = &model.window.sched.cpus;
     let sum = |of: fn(&CpuSum) -> Nanos| {
         let times = cpus.iter().map(of);

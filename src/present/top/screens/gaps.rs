@@ -39,7 +39,7 @@ pub fn list(model: &Model, view: &View) -> List {
         Count(listed),
         Count(all.max(listed))
     );
-    table(title, model, gpu, told.collect())
+    table(title, model, gpu, &told.collect::<Vec<_>>())
 }
 
 /// Those with a part of it, most of it first.
@@ -48,7 +48,7 @@ pub fn of_cause(model: &Model, gpu: &Gpu, cause: Cause) -> List {
     let mut told: Vec<Told<'_>> = told.collect();
     told.sort_by_key(|told| std::cmp::Reverse(told.time));
     let title = format!("Gaps with {}, of those that are listed", cause.id());
-    table(title, model, gpu, told)
+    table(title, model, gpu, &told)
 }
 
 /// By the largest part of those that matter.
@@ -76,7 +76,7 @@ fn tell(gap: &Gap, matters: impl Fn(Cause) -> bool) -> Option<Told<'_>> {
     })
 }
 
-fn table(title: String, model: &Model, gpu: &Gpu, told: Vec<Told<'_>>) -> List {
+fn table(title: String, model: &Model, gpu: &Gpu, told: &[Told<'_>]) -> List {
     let longest = told.iter().map(|told| length(told.gap)).max();
     let fields = vec![
         right("LENGTH", 0, move |told: &Told<'_>| {
@@ -103,7 +103,7 @@ fn table(title: String, model: &Model, gpu: &Gpu, told: Vec<Told<'_>>) -> List {
             None => Cell::text("still open").tone(Tone::Warn),
         }),
     ];
-    cell::list(title, fields, &told, |told| {
+    cell::list(title, fields, told, |told| {
         let start = told.gap.start;
         let opens = Open::Gap {
             gpu: gpu.index,

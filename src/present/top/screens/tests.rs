@@ -608,6 +608,14 @@ fn what_was_skipped_to_catch_up_is_no_part_of_the_time() {
     };
     model.window.points = vec![point(0, 3), point(8, 10)];
     assert_eq!(cell::analysed(&model.window), ms(5_000));
+    // How busy the CPUs were is the average of the slices of which it is known.
+    model.window.points[0].cpu = Some(0.5);
+    model.window.points.push(Point {
+        cpu: Some(1.0),
+        ..point(3, 4)
+    });
+    assert_eq!(cpus::busy(&model), Some(0.625));
+    model.window.points.pop();
     let list = threads::list(&model);
     assert_eq!(
         texts(&list, row(&list, "4711:4711"), &["RUN %", "MIGR/S"]),

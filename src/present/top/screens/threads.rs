@@ -65,7 +65,7 @@ pub(super) struct Seen<'a> {
 impl Seen<'_> {
     /// Time that it could have run, had there been a CPU. `None`: it was only seen where it ran.
     pub(super) fn waited(&self) -> Option<Nanos> {
-        self.known(|sum| runnable(sum))
+        self.known(runnable)
     }
 
     fn known<T>(&self, of: impl Fn(&ThreadSum) -> T) -> Option<T> {
