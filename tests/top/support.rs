@@ -215,6 +215,11 @@ impl Terminal {
         value.trim_end().to_string()
     }
 
+    /// Sets an option of tmux.
+    pub fn set(&self, option: &str, value: &str) {
+        self.ask(&["set-option", "-g", option, value]);
+    }
+
     /// A program has the other screen.
     pub fn is_full_screen(&self) -> bool {
         self.variable("alternate_on") == "1"

@@ -67,12 +67,22 @@ fn any_size_will_do_and_so_will_many_of_them() {
     }
     let terminal = Terminal::new(80, 24);
     let pid = terminal.start_top(&recording());
+    terminal.wait_for_all_of_it();
     for (columns, rows) in [(20, 5), (40, 12), (300, 100), (1, 1), (80, 24)] {
         terminal.resize(columns, rows);
-        // Drawn for this size: the last row has the keys.
         terminal.wait_for("a frame of this size", |screen| {
-            let lines: Vec<&str> = screen.split('\n').take(usize::from(rows)).collect();
-            lines.len() == usize::from(rows) && lines.iter().any(|line| !line.trim().is_empty())
+            let lines: Vec<&str> = screen.lines().collect();
+            let (first, second) = (lines.first(), lines.get(1));
+            let width = first.map_or(0, |line| line.chars().count());
+            match columns {
+                1 => true,
+                20 => second.is_some_and(|line| line.starts_with("GPU 0")),
+                // What stands at the right end of the first line.
+                _ => {
+                    width == usize::from(columns)
+                        && first.is_some_and(|line| line.ends_with("REPLAY over"))
+                }
+            }
         });
         assert!(state(pid).is_some());
     }
@@ -121,6 +131,30 @@ fn there_are_colors_unless_they_are_not_wanted() {
         terminal.keys(&["q"]);
         terminal.wait_for_shell();
     }
+}
+
+#[test]
+fn colors_are_chosen_for_the_background_that_the_terminal_tells() {
+    if !has_tmux() {
+        return;
+    }
+    let shown_on = |background: Option<&str>, other_than: &[String]| {
+        let terminal = Terminal::new(100, 30);
+        if let Some(background) = background {
+            terminal.set("window-style", &format!("bg={background}"));
+        }
+        terminal.start_top(&recording());
+        terminal.wait_for_all_of_it();
+        let mut found = String::new();
+        wait_until("other colors", || {
+            found = colors(&terminal.colored()).join(" ");
+            !other_than.contains(&found)
+        });
+        found
+    };
+    let unknown = shown_on(None, &[]);
+    let dark = shown_on(Some("#000000"), std::slice::from_ref(&unknown));
+    shown_on(Some("#ffffff"), &[unknown, dark]);
 }
 
 #[test]
