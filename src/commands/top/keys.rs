@@ -483,9 +483,9 @@ mod tests {
 
     #[test]
     fn answers_are_no_keys() {
-        let white = Input::Background([255; 3]);
-        assert_eq!(read(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\"), [white.clone()]);
-        assert_eq!(read(b"\x1b]11;rgb:ff/ff/ff\x07"), [white.clone()]);
+        let white = || Input::Background([255; 3]);
+        assert_eq!(read(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\"), [white()]);
+        assert_eq!(read(b"\x1b]11;rgb:ff/ff/ff\x07"), [white()]);
         assert_eq!(
             read(b"\x1b]11;rgb:0/8/f\x07"),
             [Input::Background([0, 136, 255])]
@@ -494,7 +494,7 @@ mod tests {
             read(b"j\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22ck"),
             [
                 plain_key(KeyCode::Char('j')),
-                white,
+                white(),
                 Input::Attributes,
                 plain_key(KeyCode::Char('k'))
             ]
