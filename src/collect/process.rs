@@ -7,7 +7,8 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use procfs::process::Process;
+use procfs::process::{Process, Status};
+use procfs::FromRead as _;
 
 /// Read of a command line at most.
 const MOST_BYTES: u64 = 16 << 10;
@@ -76,7 +77,7 @@ pub fn kind(pid: u32) -> Kind {
     let number = i32::try_from(pid).unwrap_or(i32::MAX);
     let look = || {
         let process = Process::new(number).ok()?;
-        Some((process.stat().ok()?, process.status().ok()?.tgid))
+        Some((process.stat().ok()?, status(pid)?.tgid))
     };
     let Some((stat, tgid)) = look() else {
         let asked = nix::sys::signal::kill(nix::unistd::Pid::from_raw(number), None);
@@ -96,12 +97,13 @@ pub fn kind(pid: u32) -> Kind {
 
 /// Whether `pid`, as /proc shows it, is a process and not merely a thread of one.
 pub fn is_process(pid: u32) -> bool {
-    let own = |t: Process| t.status().ok().map(|s| s.tgid);
-    i32::try_from(pid)
-        .ok()
-        .and_then(|pid| Process::new(pid).ok())
-        .and_then(own)
-        .is_some_and(|tgid| u32::try_from(tgid) == Ok(pid))
+    status(pid).is_some_and(|status| u32::try_from(status.tgid) == Ok(pid))
+}
+
+/// Names can be cut within a character, and be no text at all: what else is in the file is still true.
+pub fn status(pid: u32) -> Option<Status> {
+    let text = fs::read(format!("/proc/{pid}/status")).ok()?;
+    Status::from_read(String::from_utf8_lossy(&text).as_bytes()).ok()
 }
 
 /// Whether this process was started with `signal` ignored, as nohup does.
@@ -113,7 +115,7 @@ pub fn ignores(signal: u32) -> bool {
 
 /// The process that a thread id belongs to.
 pub fn process_of_thread(tid: u32) -> Option<u32> {
-    let status = Process::new(i32::try_from(tid).ok()?).ok()?.status().ok()?;
+    let status = status(tid)?;
     u32::try_from(status.tgid).ok()
 }
 
@@ -125,7 +127,7 @@ pub fn known_inside_as(ns_pid: u32) -> Vec<u32> {
     let inner = i32::try_from(ns_pid).ok();
     all.flatten()
         .filter_map(|p| {
-            let ids = p.status().ok()?.nspid?;
+            let ids = status(u32::try_from(p.pid).ok()?)?.nspid?;
             (ids.len() > 1 && ids.last().copied() == inner).then(|| u32::try_from(p.pid()).ok())?
         })
         .collect()
@@ -378,6 +380,23 @@ mod tests {
         for bad in ["", "a", "1-", "-1", "3-2", "0,,1", "0-99999999"] {
             assert_eq!(parse_cpu_list(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_process_whose_name_is_no_text_is_one_all_the_same() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir
+            .path()
+            .join(std::ffi::OsStr::from_bytes(b"\xff\x1b[2J\xf0\x9f"));
+        std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
+        let mut child = std::process::Command::new(&path).arg("60").spawn().unwrap();
+        let (found, own) = (kind(child.id()), is_process(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, Kind::Process);
+        assert!(own);
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn a_row_opens_and_esc_goes_back() {
     let terminal = Terminal::new(120, 40);
     terminal.start_top(&recording());
     terminal.wait_for_all_of_it();
-    // A cause, a gap with it, and back, also where Esc comes with the key that follows it.
+    // Also where Esc comes together with the key after it.
     terminal.keys(&["2"]);
     terminal.wait_for("causes", |screen| shows(screen, TABS[1].1));
     terminal.keys(&["Enter"]);
@@ -117,9 +117,9 @@ fn what_is_on_the_screen_can_be_held() {
     terminal.start_top(&recording());
     terminal.wait_for_all_of_it();
     terminal.keys(&["p"]);
-    terminal.wait_for("it is held", |screen| screen.contains("HELD"));
+    terminal.wait_for("it is held", |screen| screen.contains("PAUSED"));
     terminal.keys(&["p"]);
-    terminal.wait_for("it is not", |screen| !screen.contains("HELD"));
+    terminal.wait_for("it is not", |screen| !screen.contains("PAUSED"));
     quit(&terminal);
 }
 

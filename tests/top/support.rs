@@ -10,7 +10,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 /// Nothing here takes longer, however busy the machine.
-pub const DEADLINE: Duration = Duration::from_secs(15);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the shell prints when it waits for a command.
 const PROMPT: &str = "ready> ";
@@ -215,6 +215,11 @@ impl Terminal {
         value.trim_end().to_string()
     }
 
+    /// Sets an option of tmux.
+    pub fn set(&self, option: &str, value: &str) {
+        self.ask(&["set-option", "-g", option, value]);
+    }
+
     /// A program has the other screen.
     pub fn is_full_screen(&self) -> bool {
         self.variable("alternate_on") == "1"
@@ -258,13 +263,13 @@ impl Terminal {
         self.wait_for("all of it", |screen| screen.contains("REPLAY over"));
     }
 
-    /// What the shell prints of this command.
+    /// What this command prints.
     pub fn output(&self, command: &str) -> String {
         let path = self.dir.path().join("output");
         let done = self.dir.path().join("done");
         let _ = fs::remove_file(&done);
         let (to, end) = (path.display(), done.display());
-        self.run(&format!("{{ {command}; }} > {to} 2>&1; touch {end}"));
+        self.run(&format!("{command} > {to} 2>&1; touch {end}"));
         wait_until(command, || done.exists());
         fs::read_to_string(path).unwrap()
     }

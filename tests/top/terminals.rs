@@ -67,12 +67,22 @@ fn any_size_will_do_and_so_will_many_of_them() {
     }
     let terminal = Terminal::new(80, 24);
     let pid = terminal.start_top(&recording());
+    terminal.wait_for_all_of_it();
     for (columns, rows) in [(20, 5), (40, 12), (300, 100), (1, 1), (80, 24)] {
         terminal.resize(columns, rows);
-        // Drawn for this size: the last row has the keys.
         terminal.wait_for("a frame of this size", |screen| {
-            let lines: Vec<&str> = screen.split('\n').take(usize::from(rows)).collect();
-            lines.len() == usize::from(rows) && lines.iter().any(|line| !line.trim().is_empty())
+            let lines: Vec<&str> = screen.lines().collect();
+            let (first, second) = (lines.first(), lines.get(1));
+            let width = first.map_or(0, |line| line.chars().count());
+            match columns {
+                1 => true,
+                20 => second.is_some_and(|line| line.starts_with("GPU 0")),
+                // What stands at the right end of the first line.
+                _ => {
+                    width == usize::from(columns)
+                        && first.is_some_and(|line| line.ends_with("REPLAY over"))
+                }
+            }
         });
         assert!(state(pid).is_some());
     }
@@ -124,6 +134,30 @@ fn there_are_colors_unless_they_are_not_wanted() {
 }
 
 #[test]
+fn colors_are_chosen_for_the_background_that_the_terminal_tells() {
+    if !has_tmux() {
+        return;
+    }
+    let shown_on = |background: Option<&str>, other_than: &[String]| {
+        let terminal = Terminal::new(100, 30);
+        if let Some(background) = background {
+            terminal.set("window-style", &format!("bg={background}"));
+        }
+        terminal.start_top(&recording());
+        terminal.wait_for_all_of_it();
+        let mut found = String::new();
+        wait_until("other colors", || {
+            found = colors(&terminal.colored()).join(" ");
+            !other_than.contains(&found)
+        });
+        found
+    };
+    let unknown = shown_on(None, &[]);
+    let dark = shown_on(Some("#000000"), std::slice::from_ref(&unknown));
+    shown_on(Some("#ffffff"), &[unknown, dark]);
+}
+
+#[test]
 fn without_utf_8_there_is_ascii_only() {
     if !has_tmux() {
         return;
@@ -136,6 +170,7 @@ fn without_utf_8_there_is_ascii_only() {
     ] {
         let terminal = Terminal::with(100, 30, environment);
         terminal.start_top(&format!("{arguments} {}", recording()));
+        terminal.wait_for_all_of_it();
         let screen = terminal.screen();
         assert_eq!(
             screen.is_ascii(),
@@ -155,7 +190,7 @@ fn a_name_cannot_control_the_terminal() {
     let terminal = Terminal::new(100, 30);
     let title = terminal.variable("pane_title");
     let path = terminal.dir.path().join("\x1b]0;owned\x07網🦀");
-    std::fs::copy("/bin/sleep", &path).unwrap();
+    std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
     let target = Process::start(Command::new(&path).arg("600"));
     terminal.start_top(&format!("-p {}", target.pid()));
     for key in ["1", "2", "3", "4", "5", "6", "7", "8"] {

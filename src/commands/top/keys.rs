@@ -75,7 +75,7 @@ impl Keys {
                     if quiet < limit && self.bytes.len() < most {
                         return None;
                     }
-                    (self.bytes.len(), cut_off(&self.bytes))
+                    cut_off(&self.bytes)
                 }
             };
             self.bytes.drain(..length);
@@ -87,12 +87,11 @@ impl Keys {
     }
 }
 
-/// What was begun and did not go on. Only where it is a key in itself does it mean anything.
-fn cut_off(bytes: &[u8]) -> Option<Input> {
+/// What was begun and did not go on. It means nothing, unless it was two keys.
+fn cut_off(bytes: &[u8]) -> (usize, Option<Input>) {
     match bytes {
-        [0x1b] => Some(key(KeyCode::Esc, KeyModifiers::NONE)),
-        &[0x1b, second @ 0x20..=0x7e] => Some(character(char::from(second), KeyModifiers::ALT)),
-        _ => None,
+        [0x1b] | [0x1b, _] => (1, Some(ESC)),
+        _ => (bytes.len(), None),
     }
 }
 
@@ -100,48 +99,43 @@ fn cut_off(bytes: &[u8]) -> Option<Input> {
 fn parse(bytes: &[u8]) -> Parsed {
     match bytes {
         [0x1b] => Parsed::Part(Kind::Key),
-        [0x1b, 0x1b, ..] => Parsed::Whole(1, Some(key(KeyCode::Esc, KeyModifiers::NONE))),
         [0x1b, b'[', ..] => control_sequence(bytes),
         [0x1b, b'O', ..] => keypad(bytes),
         [0x1b, b']' | b'P' | b'X' | b'^' | b'_', ..] => answer(bytes),
-        [0x1b, rest @ ..] => match plain(rest, KeyModifiers::ALT) {
-            Parsed::Whole(length, input) => Parsed::Whole(length + 1, input),
-            part @ Parsed::Part(_) => part,
-        },
-        _ => plain(bytes, KeyModifiers::NONE),
+        // Alt with a key looks the same as Esc and a key in haste. Here Alt means nothing.
+        [0x1b, ..] => Parsed::Whole(1, Some(ESC)),
+        _ => plain(bytes),
     }
 }
+
+const ESC: Input = Input::Key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
 
 fn key(code: KeyCode, modifiers: KeyModifiers) -> Input {
     Input::Key(KeyEvent::new(code, modifiers))
 }
 
-fn character(c: char, modifiers: KeyModifiers) -> Input {
+fn character(c: char) -> Input {
     let shift = if c.is_uppercase() {
         KeyModifiers::SHIFT
     } else {
         KeyModifiers::NONE
     };
-    key(KeyCode::Char(c), modifiers | shift)
+    key(KeyCode::Char(c), shift)
 }
 
 /// A character, or a key that is one byte.
-fn plain(bytes: &[u8], modifiers: KeyModifiers) -> Parsed {
+fn plain(bytes: &[u8]) -> Parsed {
     let first = bytes[0];
-    let control = |c: u8| {
-        key(
-            KeyCode::Char(char::from(c)),
-            modifiers | KeyModifiers::CONTROL,
-        )
-    };
+    let control = |c: u8| key(KeyCode::Char(char::from(c)), KeyModifiers::CONTROL);
+    let named = |code| key(code, KeyModifiers::NONE);
     let input = match first {
-        b'\r' | b'\n' => key(KeyCode::Enter, modifiers),
-        b'\t' => key(KeyCode::Tab, modifiers),
-        0x08 | 0x7f => key(KeyCode::Backspace, modifiers),
+        b'\r' | b'\n' => named(KeyCode::Enter),
+        b'\t' => named(KeyCode::Tab),
+        0x08 | 0x7f => named(KeyCode::Backspace),
         0 => control(b' '),
         1..=0x1a => control(b'a' + first - 1),
         0x1b..=0x1f => control(b'[' + first - 0x1b),
-        0x20..=0x7e => character(char::from(first), modifiers),
+        0x20..=0x7e => character(char::from(first)),
         0x80.. => {
             let known = &bytes[..bytes.len().min(4)];
             let whole = match std::str::from_utf8(known) {
@@ -153,7 +147,7 @@ fn plain(bytes: &[u8], modifiers: KeyModifiers) -> Parsed {
                 Err(_) => "",
             };
             return match whole.chars().next() {
-                Some(c) => Parsed::Whole(c.len_utf8(), Some(character(c, modifiers))),
+                Some(c) => Parsed::Whole(c.len_utf8(), Some(character(c))),
                 None => Parsed::Whole(1, None),
             };
         }
@@ -293,7 +287,7 @@ fn paste(bytes: &[u8], start: usize) -> Parsed {
 /// A string that a terminal sends when it is asked: up to BEL or `ESC \`.
 fn answer(bytes: &[u8]) -> Parsed {
     if bytes.len() == 2 {
-        // It may be Alt and a key as well.
+        // It may be Esc and a key as well.
         return Parsed::Part(Kind::Key);
     }
     let Some(end) = (2..bytes.len()).find(|&at| bytes[at] == 0x07 || bytes[at] == 0x1b) else {
@@ -397,7 +391,6 @@ mod tests {
             (b"\x1a", KeyCode::Char('z'), KeyModifiers::CONTROL),
             (b"\x1c", KeyCode::Char('\\'), KeyModifiers::CONTROL),
             (b"G", KeyCode::Char('G'), KeyModifiers::SHIFT),
-            (b"\x1bx", KeyCode::Char('x'), KeyModifiers::ALT),
             (b"\x1b[1;5C", KeyCode::Right, KeyModifiers::CONTROL),
             (b"\x1b[5;2~", KeyCode::PageUp, KeyModifiers::SHIFT),
             (b"\x1b[Z", KeyCode::BackTab, KeyModifiers::SHIFT),
@@ -430,6 +423,19 @@ mod tests {
             read(b"\x1b\x1b[A"),
             [plain_key(KeyCode::Esc), plain_key(KeyCode::Up)]
         );
+    }
+
+    #[test]
+    fn esc_and_a_key_in_haste_are_two_keys() {
+        let esc = plain_key(KeyCode::Esc);
+        assert_eq!(read(b"\x1b4"), [esc.clone(), plain_key(KeyCode::Char('4'))]);
+        for key in ['[', ']', 'O'] {
+            let mut keys = Keys::default();
+            keys.push(&[0x1b, key as u8]);
+            assert_eq!(keys.next(NOW), None);
+            let then = character(key);
+            assert_eq!(all(&mut keys, ESC_QUIET), [esc.clone(), then], "{key}");
+        }
     }
 
     #[test]
@@ -477,9 +483,9 @@ mod tests {
 
     #[test]
     fn answers_are_no_keys() {
-        let white = Input::Background([255; 3]);
-        assert_eq!(read(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\"), [white.clone()]);
-        assert_eq!(read(b"\x1b]11;rgb:ff/ff/ff\x07"), [white.clone()]);
+        let white = || Input::Background([255; 3]);
+        assert_eq!(read(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\"), [white()]);
+        assert_eq!(read(b"\x1b]11;rgb:ff/ff/ff\x07"), [white()]);
         assert_eq!(
             read(b"\x1b]11;rgb:0/8/f\x07"),
             [Input::Background([0, 136, 255])]
@@ -488,7 +494,7 @@ mod tests {
             read(b"j\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22ck"),
             [
                 plain_key(KeyCode::Char('j')),
-                white,
+                white(),
                 Input::Attributes,
                 plain_key(KeyCode::Char('k'))
             ]

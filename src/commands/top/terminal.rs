@@ -176,7 +176,7 @@ impl Screen {
         }
         self.next.reset();
         draw(&mut self.next);
-        let mut frame = Vec::new();
+        let mut frame = BEGIN_FRAME.to_vec();
         if self.stale {
             self.shown = Buffer::empty(area);
             frame.extend_from_slice(CLEAR);
@@ -187,14 +187,11 @@ impl Screen {
         }
         self.stale = false;
         std::mem::swap(&mut self.shown, &mut self.next);
-        if frame.is_empty() {
+        if frame.len() == BEGIN_FRAME.len() {
             return Ok(());
         }
-        let mut whole = Vec::with_capacity(frame.len() + BEGIN_FRAME.len() + END_FRAME.len());
-        whole.extend_from_slice(BEGIN_FRAME);
-        whole.append(&mut frame);
-        whole.extend_from_slice(END_FRAME);
-        self.send(&whole)
+        frame.extend_from_slice(END_FRAME);
+        self.send(&frame)
     }
 
     /// The terminal has not taken all of the last frame yet.

@@ -22,6 +22,8 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct Run {
     shared: Arc<Shared>,
     person: File,
+    /// What has come and was not asked for yet.
+    read: Vec<u8>,
     terminal: File,
     end: Receiver<Result<End>>,
     thread: JoinHandle<()>,
@@ -67,6 +69,7 @@ fn start(ask_background: bool) -> Run {
     Run {
         shared,
         person: pty.master.into(),
+        read: Vec::new(),
         terminal: pty.slave.into(),
         end,
         thread,
@@ -75,21 +78,25 @@ fn start(ask_background: bool) -> Run {
 }
 
 impl Run {
-    /// Reads until this has come, and returns all of it.
+    /// Reads until this has come, and returns all up to there.
     fn read_until(&mut self, what: &str) -> String {
-        let mut all = Vec::new();
         let mut bytes = [0; 4096];
         let start = Instant::now();
         loop {
-            let text = String::from_utf8_lossy(&all);
-            if text.contains(what) {
-                return text.into_owned();
+            let found = self
+                .read
+                .windows(what.len())
+                .position(|w| w == what.as_bytes());
+            if let Some(at) = found {
+                let text: Vec<u8> = self.read.drain(..at + what.len()).collect();
+                return String::from_utf8_lossy(&text).into_owned();
             }
-            assert!(start.elapsed() < DEADLINE, "never {what:?}: {text:?}");
+            let all = String::from_utf8_lossy(&self.read);
+            assert!(start.elapsed() < DEADLINE, "never {what:?}: {all:?}");
             let mut fds = [PollFd::new(self.person.as_fd(), PollFlags::POLLIN)];
             if poll(&mut fds, 100_u8).unwrap() > 0 {
                 let length = self.person.read(&mut bytes).unwrap();
-                all.extend_from_slice(&bytes[..length]);
+                self.read.extend_from_slice(&bytes[..length]);
             }
         }
     }
