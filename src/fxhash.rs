@@ -3,10 +3,11 @@
 //! not worth its price on the hot path.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub type FxHashMap<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+pub type FxHashSet<K> = HashSet<K, BuildHasherDefault<FxHasher>>;
 
 /// Multiply and rotate; spreads well enough for ids that count up.
 #[derive(Clone, Copy, Debug, Default)]

@@ -59,9 +59,7 @@ impl Clock {
             self.pairs.get(after),
         ) {
             (Some(a), Some(b)) if (offset(b) - offset(a)).abs() <= STEP && b.real > a.real => {
-                let part = i128::from(real - a.real.0);
-                let whole = i128::from(b.real.0 - a.real.0);
-                offset(a) + (offset(b) - offset(a)) * part / whole
+                offset(a) + part_of(offset(b) - offset(a), real - a.real.0, b.real.0 - a.real.0)
             }
             (Some(a), _) => offset(a),
             (None, Some(b)) => offset(b),
@@ -69,6 +67,17 @@ impl Clock {
         };
         u64::try_from(i128::from(real) - offset).ok().map(Nanos)
     }
+}
+
+/// `part / whole` of `drift`. Drift over a second or so fits 64 bits, which divide much faster.
+fn part_of(drift: i128, part: u64, whole: u64) -> i128 {
+    let narrow = || {
+        let product = i64::try_from(drift)
+            .ok()?
+            .checked_mul(i64::try_from(part).ok()?)?;
+        Some(i128::from(product / i64::try_from(whole).ok()?))
+    };
+    narrow().unwrap_or_else(|| drift * i128::from(part) / i128::from(whole))
 }
 
 #[cfg(test)]

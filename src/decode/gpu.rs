@@ -4,7 +4,7 @@
 //! thread that nobody knows is counted or marked, never believed.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use gdiag_shim_layout as layout;
 use gdiag_shim_layout::cupti::unified_memory;
@@ -18,6 +18,7 @@ use crate::event::{
     Event, GpuInvalid, GpuOp, Loss, LossSource, MemoryKind, Migration, MigrationKind, NameId,
     OpKind, Overhead, OverheadKind, Pid, Shim, ShimState, StreamId, Sync, SyncKind, Task, Tid,
 };
+use crate::fxhash::FxHashMap;
 use crate::intern::Names;
 use crate::units::Nanos;
 
@@ -39,9 +40,9 @@ const OBJECT_THREAD: u32 = 2;
 #[derive(Debug, Default)]
 struct PerProcess {
     /// The shim's number of a kernel name.
-    names: HashMap<u32, NameId>,
+    names: FxHashMap<u32, NameId>,
     /// Thread id inside the process's PID namespace.
-    tids: HashMap<u32, Tid>,
+    tids: FxHashMap<u32, Tid>,
 }
 
 /// Decodes the records of all shims.
@@ -49,7 +50,7 @@ struct PerProcess {
 pub struct GpuDecoder {
     clock: Clock,
     newest: Nanos,
-    processes: HashMap<Pid, PerProcess>,
+    processes: FxHashMap<Pid, PerProcess>,
     /// Threads that have ended, oldest first: records that name them may still come.
     ended: VecDeque<(Pid, Tid)>,
     /// Records of a kind or length that this program does not know.

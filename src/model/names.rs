@@ -1,11 +1,9 @@
 //! Names and stacks as the recording defines them, and what the frames of a kernel stack say.
 #![forbid(unsafe_code)]
 
-use std::collections::HashSet;
-
 use crate::event::{CallStackId, Define, Frame, FrameId, Function, NameId, Pid, Role, StackId};
 use crate::model::frames::{CallStack, CallTraits, Frames};
-use crate::model::fxhash::FxHashMap;
+use crate::model::fxhash::{FxHashMap, FxHashSet};
 
 /// What the frames of a sleeper's kernel stack say about its wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -447,8 +445,8 @@ impl Names {
     }
 
     /// Of the texts only these, and those of interrupts; no stacks.
-    pub fn only(self, names: &HashSet<NameId>) -> Names {
-        let irqs: HashSet<NameId> = self.irqs.values().copied().collect();
+    pub fn only(self, names: &FxHashSet<NameId>) -> Names {
+        let irqs: FxHashSet<NameId> = self.irqs.values().copied().collect();
         let mut text = self.text;
         text.retain(|id, _| names.contains(id) || irqs.contains(id));
         Names {

@@ -36,6 +36,7 @@ use crate::collect::{clock, process};
 use crate::decode::gpu::{self, GpuDecoder};
 use crate::decode::sched::Batch;
 use crate::event::{Define, Event, NameId, Pid, Process, ShimState, Tid};
+use crate::fxhash::FxHashSet;
 use crate::intern::Names;
 use crate::model::api;
 use crate::units::{Count, Nanos};
@@ -275,7 +276,7 @@ impl Session {
 
     /// Forgets all ids of names, frames and stacks: what comes again is defined again, under a new one.
     /// The old ones are never used any more, but for the names that are the result.
-    pub fn forget_ids(&mut self) -> HashSet<NameId> {
+    pub fn forget_ids(&mut self) -> FxHashSet<NameId> {
         self.names.forget();
         self.lookup.forget_ids();
         self.gpu.names().collect()

@@ -5,13 +5,13 @@
 //! first half was: what was known of a process goes with its last thread.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::event::{
     CallStackId, ClockPair, Define, Device, DeviceId, Event, Exit, Frame, FrameId, NameId, OpKind,
     Pid, Probes, Process, Shim, StackId, Task, TaskReason, TaskState, Tid,
 };
-use crate::fxhash::FxHashMap;
+use crate::fxhash::{FxHashMap, FxHashSet};
 use crate::units::Nanos;
 
 /// A thread that has not ended, and what it does since when.
@@ -228,10 +228,10 @@ fn moved(pair: ClockPair, mono: Nanos) -> Nanos {
 /// Names, stacks and frames that the part mentions.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    pub(crate) names: HashSet<NameId>,
-    pub(super) stacks: HashSet<StackId>,
-    pub(super) call_stacks: HashSet<CallStackId>,
-    pub(super) frames: HashSet<FrameId>,
+    pub(crate) names: FxHashSet<NameId>,
+    pub(super) stacks: FxHashSet<StackId>,
+    pub(super) call_stacks: FxHashSet<CallStackId>,
+    pub(super) frames: FxHashSet<FrameId>,
 }
 
 impl Used {

@@ -19,7 +19,7 @@
 //! them. So definitions can only go in step with it: see [`Memory::is_littered`].
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::hash::Hash;
 use std::io;
@@ -39,6 +39,7 @@ use super::trim::{self, Range, Source};
 use super::writer::Stats;
 use super::{StoreError, Writer};
 use crate::event::{CallStackId, CorrelationId, Event, FrameId, NameId, Pid, StackId};
+use crate::fxhash::{FxHashMap, FxHashSet};
 use crate::units::{Bytes, Nanos};
 
 /// Of all memory, chunks are so small a part that what goes at once is no great loss.
@@ -122,7 +123,7 @@ impl Chunk {
 struct Open {
     events: Encoder,
     used: Used,
-    operations: HashMap<Pid, CorrelationId>,
+    operations: FxHashMap<Pid, CorrelationId>,
     defines: bool,
     last: Nanos,
 }
@@ -166,7 +167,7 @@ impl Open {
     }
 }
 
-fn sorted<T: Copy + Ord + Hash>(ids: &mut HashSet<T>) -> Box<[T]> {
+fn sorted<T: Copy + Ord + Hash>(ids: &mut FxHashSet<T>) -> Box<[T]> {
     let mut list: Vec<T> = ids.drain().collect();
     list.sort_unstable();
     list.into()
@@ -434,7 +435,7 @@ impl Memory {
     }
 
     /// Drops the definitions that nothing in memory mentions, apart from those of `names`.
-    pub fn tidy(&mut self, names: HashSet<NameId>) -> io::Result<()> {
+    pub fn tidy(&mut self, names: FxHashSet<NameId>) -> io::Result<()> {
         self.close()?;
         self.past.close(&mut self.packer)?;
         let mut used = Used {

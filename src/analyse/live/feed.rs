@@ -5,7 +5,7 @@
 //! older than what slices may still need is carried on as a state: who each thread is and what it does, what
 //! the devices did last. Memory depends on the rate of events, not on how long it has been going on.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::{slice, Slice, SliceOptions};
 use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
@@ -24,7 +24,7 @@ pub const SLICE: Nanos = Nanos::from_millis(500);
 const STEP: Nanos = Nanos::from_millis(100);
 
 /// What happened so long before a slice and after it is looked at with it: chains of wakeups, and what was launched ahead.
-const AROUND: Nanos = Nanos::from_millis(200);
+const AROUND: Nanos = Nanos::from_millis(100);
 
 /// What happened has been heard of by so much later: the shim flushes every 250 ms, gdiag reads every 100 ms,
 /// and CUPTI takes its time.
@@ -76,6 +76,7 @@ pub struct Feed {
     kept: usize,
     /// The next slice begins here.
     next: Nanos,
+    /// Launches and copies whose operation was not heard of.
     awaited: FxHashMap<(Pid, CorrelationId), ApiCall>,
     devices: Devices,
     open: Vec<OpenGap>,
@@ -97,9 +98,9 @@ struct Fresh {
 /// What devices did last, of what is not kept any more.
 #[derive(Debug, Default)]
 struct Devices {
-    last_op: BTreeMap<(Pid, DeviceId), GpuOp>,
+    last_op: FxHashMap<(Pid, DeviceId), GpuOp>,
     /// The last launch of each thread.
-    last_launch: HashMap<(Pid, Tid), ApiCall>,
+    last_launch: FxHashMap<(Pid, Tid), ApiCall>,
     /// When the last operation of each process ended, of all that was heard of.
     last_end: FxHashMap<Pid, Nanos>,
 }
@@ -262,25 +263,7 @@ impl Feed {
                     }
                 }
             }
-            Event::ApiCall(e) if e.correlation != ApiCall::PROBED && e.result == 0 => {
-                let awaits = match api::class(e.api) {
-                    Class::Launch
-                    | Class::GraphLaunch
-                    | Class::Memcpy
-                    | Class::MemcpyAsync
-                    | Class::Memset => true,
-                    Class::Sync
-                    | Class::StreamWait
-                    | Class::Memory
-                    | Class::Module
-                    | Class::HostFunc
-                    | Class::Context
-                    | Class::Other => false,
-                };
-                if awaits && self.awaited.len() < MOST_AWAITED {
-                    self.awaited.insert((e.pid, e.correlation), *e);
-                }
-            }
+            Event::ApiCall(e) => self.call(e),
             Event::Loss(e) => self.lost = self.lost.saturating_add(e.count),
             Event::Exit(e) if e.tid.0 == e.pid.0 => {
                 self.awaited.retain(|(pid, _), _| *pid != e.pid);
@@ -299,7 +282,6 @@ impl Feed {
             | Event::Sample(_)
             | Event::Migration(_)
             | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
             | Event::Sync(_)
             | Event::Overhead(_)
             | Event::Device(_)
@@ -310,6 +292,38 @@ impl Feed {
         }
         let at = end(&event).unwrap_or(self.start);
         self.keep(at, (since, event));
+    }
+
+    fn call(&mut self, e: &ApiCall) {
+        match api::class(e.api) {
+            Class::Launch
+            | Class::GraphLaunch
+            | Class::Memcpy
+            | Class::MemcpyAsync
+            | Class::Memset => {
+                let runs = e.correlation != ApiCall::PROBED && e.result == 0;
+                if runs && self.awaited.len() < MOST_AWAITED {
+                    self.awaited.insert((e.pid, e.correlation), *e);
+                }
+            }
+            // What was launched into a graph until now does not run by itself.
+            Class::Module if api::name(e.api).contains("GraphInstantiate") => {
+                let is_captured = |call: &ApiCall| call.pid == e.pid && call.start < e.start;
+                let awaited = &mut self.awaited;
+                let last = &mut self.devices.last_launch;
+                last.retain(|_, call| {
+                    !is_captured(call) || !awaited.contains_key(&(call.pid, call.correlation))
+                });
+                awaited.retain(|_, call| !is_captured(call));
+            }
+            Class::Sync
+            | Class::StreamWait
+            | Class::Memory
+            | Class::Module
+            | Class::HostFunc
+            | Class::Context
+            | Class::Other => {}
+        }
     }
 
     /// The number of the step in which something ended. Times come from outside, too: one from far in the future makes
@@ -395,7 +409,9 @@ impl Feed {
                 .get(&pid)
                 .is_some_and(|&end| end >= to)
         };
-        (self.awaited.iter()).any(|(&(pid, _), call)| call.start < to && !heard(pid))
+        // A copy may need none.
+        let is_due = |call: &ApiCall| call.start < to && api::starts_kernels(api::class(call.api));
+        (self.awaited.iter()).any(|(&(pid, _), call)| is_due(call) && !heard(pid))
     }
 
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
