@@ -10,7 +10,7 @@ use super::model::{Model, Source, Target};
 use super::strip::{self, Item};
 use super::table::line;
 use super::view::{Tab, View};
-use crate::units::{Count, Nanos, Share};
+use crate::units::{Count, Nanos, Rate, Share};
 
 /// For each so many lines of the terminal one of what must be told, and one at least.
 const LINES_PER_WARNING: u16 = 12;
@@ -105,21 +105,22 @@ fn where_and_when(canvas: &mut Canvas<'_>, at: Rect, model: &Model, view: &View,
 fn health(canvas: &mut Canvas<'_>, at: Rect, model: &Model) {
     let (plain, dim) = (Style::new(), canvas.style(Tone::Dim));
     let status = &model.status;
-    let mut items = vec![Item::new(
-        3,
-        format!("{} events/s", rate(status.event_rate)),
-        plain,
-    )];
+    let mut items = Vec::new();
+    // What is played costs, and loses, what it did when it was recorded.
+    let live = !matches!(model.source, Source::Recording { .. });
+    if live || status.event_rate > 0.0 {
+        let text = format!("{} events/s", Rate(status.event_rate));
+        items.push(Item::new(3, text, plain));
+    }
     if status.lost == 0 {
         items.push(Item::new(2, "none lost", plain));
     }
     items.extend(trouble(canvas, model));
-    let own = format!(
-        "gdiag: {} of a CPU, {}",
-        Share(status.own_cpu),
-        status.own_memory
-    );
-    items.push(Item::new(4, own, dim));
+    if live {
+        let (cpu, memory) = (Share(status.own_cpu), status.own_memory);
+        let text = format!("gdiag: {cpu} of a CPU, {memory}");
+        items.push(Item::new(4, text, dim));
+    }
     if status.counts_calls {
         items.push(Item::new(5, "counts all system calls", dim));
     }
@@ -194,26 +195,9 @@ fn whole(time: Nanos) -> String {
 }
 
 /// `12.5 s`
-pub fn tenths(time: Nanos) -> String {
+fn tenths(time: Nanos) -> String {
     let tenths = time.as_u64() / 100_000_000;
     format!("{}.{} s", tenths / 10, tenths % 10)
-}
-
-/// `18.2 k`
-pub fn rate(rate: f64) -> String {
-    let units = [("", 1.0), (" k", 1e3), (" M", 1e6), (" G", 1e9)];
-    let (unit, scale) = units
-        .into_iter()
-        .rev()
-        .find(|(_, scale)| rate >= *scale)
-        .unwrap_or(units[0]);
-    let value = rate / scale;
-    let digits = match value {
-        v if v < 9.995 && scale > 1.0 => 2,
-        v if v < 99.95 && (scale > 1.0 || v < 9.95 && v > 0.0) => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$}{unit}")
 }
 
 /// The time of day at the end of the window.
@@ -271,24 +255,4 @@ fn tabs(canvas: &mut Canvas<'_>, at: Rect, view: &View) {
         })
         .collect();
     strip::draw(canvas, at, &items);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_have_three_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.4, "0.4"),
-            (12.3, "12"),
-            (999.0, "999"),
-            (1_000.0, "1.00 k"),
-            (98_123.0, "98.1 k"),
-            (1_234_567.0, "1.23 M"),
-        ] {
-            assert_eq!(rate(value), text);
-        }
-    }
 }

@@ -347,6 +347,11 @@ pub fn action(event: KeyEvent) -> Option<Action> {
     found.next().map(|binding| binding.action)
 }
 
+/// Ctrl-C, which quits wherever one is; q leaves the help first.
+pub fn is_interrupt(event: KeyEvent) -> bool {
+    pressed(event) == Some(Ctrl('c'))
+}
+
 fn pressed(event: KeyEvent) -> Option<Key> {
     if event.kind == KeyEventKind::Release {
         return None;

@@ -16,7 +16,6 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::canvas::Canvas;
-use super::header::rate;
 use super::list::{List, Tone};
 use super::model::{Model, Source};
 use super::page;
@@ -28,7 +27,7 @@ use super::view::View;
 use crate::analyse::report::Gpu;
 use crate::present::report::gap::merge;
 use crate::present::report::{or_dash, who_and_what};
-use crate::units::{Rate, Share};
+use crate::units::Share;
 
 /// Rows of what is beside the point here: its own screen has all.
 const ROWS: usize = 20;
@@ -438,14 +437,9 @@ fn card(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
 fn work(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
     let plain = Style::new();
     let mut items = Vec::new();
-    let time = model.window.to.saturating_sub(model.window.from);
     if let Some(launches) = gpus::launches(&model.window, gpu) {
-        if let Some(Rate(a_second)) = Rate::of(launches.call.count, time) {
-            items.push(Item::new(
-                1,
-                format!("{} launches/s", rate(a_second)),
-                plain,
-            ));
+        if let Some(rate) = gpus::launch_rate(&model.window, gpu) {
+            items.push(Item::new(1, format!("{rate} launches/s"), plain));
         }
         let of = |share| launches.start.percentile(share);
         if let (Some(median), Some(p99)) = (of(0.5), of(0.99)) {

@@ -204,15 +204,10 @@ pub struct Glyphs {
     pub spark: &'static [char],
     /// A point of which nothing is known.
     pub unknown: char,
-    pub line: char,
     pub dots: char,
     pub up: char,
     pub down: char,
-    pub arrow: &'static str,
     pub cursor: char,
-    pub dot: char,
-    pub corners: [char; 4],
-    pub side: char,
 }
 
 const UNICODE: Glyphs = Glyphs {
@@ -220,15 +215,10 @@ const UNICODE: Glyphs = Glyphs {
     track: '░',
     spark: &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
     unknown: '·',
-    line: '─',
     dots: '…',
     up: '▲',
     down: '▼',
-    arrow: "←",
     cursor: '▸',
-    dot: '·',
-    corners: ['┌', '┐', '└', '┘'],
-    side: '│',
 };
 
 const ASCII: Glyphs = Glyphs {
@@ -236,13 +226,8 @@ const ASCII: Glyphs = Glyphs {
     track: '.',
     spark: &['_', '.', ':', '-', '=', '+', '*', '#'],
     unknown: '?',
-    line: '-',
     dots: '~',
     up: '^',
     down: 'v',
-    arrow: "<-",
     cursor: '>',
-    dot: '-',
-    corners: ['+', '+', '+', '+'],
-    side: '|',
 };

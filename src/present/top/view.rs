@@ -208,7 +208,7 @@ impl View {
             return None;
         }
         let action = keys::action(key)?;
-        if self.help {
+        if self.help && !keys::is_interrupt(key) {
             return self.in_help(action);
         }
         self.act(action, model)
@@ -643,5 +643,8 @@ mod tests {
         assert_eq!(ask('?'), None);
         assert_eq!(ask('q'), None);
         assert_eq!(ask('q'), Some(Ask::Quit));
+        assert_eq!(ask('?'), None);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.key(interrupt, &model), Some(Ask::Quit));
     }
 }

@@ -10,7 +10,7 @@ use crate::present::report::window;
 use crate::present::top::list::{Cell, Key, List, Tone};
 use crate::present::top::model::Model;
 use crate::present::top::theme::Glyphs;
-use crate::units::{Nanos, Share};
+use crate::units::{Nanos, Rate, Share};
 
 /// Utilization by NVML that is so much higher hides something, 0 to 1.
 const TELLING: f64 = 0.1;
@@ -23,6 +23,10 @@ pub fn facts<'m>(model: &'m Model, gpu: &Gpu) -> Option<&'m GpuFacts> {
 /// Of launches whose operation ran on it.
 pub fn launches<'m>(window: &'m Window, gpu: &Gpu) -> Option<&'m Launches> {
     window.launches.iter().find(|l| l.gpu == gpu.index)
+}
+
+pub fn launch_rate(window: &Window, gpu: &Gpu) -> Option<Rate> {
+    Rate::of(launches(window, gpu)?.call.count, analysed(window))
 }
 
 pub fn busy_share(gpu: &Gpu) -> Option<f64> {

@@ -53,14 +53,14 @@ pub fn screen(model: &Model, view: &View) -> Option<Screen> {
 
 /// When that was: before now, or of a recording, after its begin.
 fn when(model: &Model, at: Nanos) -> String {
-    let seconds = |time: Nanos| {
-        let ms = time.as_u64() / 1_000_000;
-        format!("{}.{:02} s", ms / 1_000, ms / 10 % 100)
-    };
     match model.source {
-        Source::Recording { start, .. } => seconds(at.saturating_sub(start)),
+        Source::Recording { start, .. } => {
+            let ms = at.saturating_sub(start).as_u64() / 1_000_000;
+            format!("{}.{:03} s", ms / 1_000, ms % 1_000)
+        }
         Source::Targets | Source::Machine => {
-            format!("-{}", seconds(model.newest.saturating_sub(at)))
+            let hundredths = model.newest.saturating_sub(at).as_u64() / 10_000_000;
+            format!("-{}.{:02} s", hundredths / 100, hundredths % 100)
         }
     }
 }
