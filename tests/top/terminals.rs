@@ -52,7 +52,10 @@ fn keys_are_read_where_stdin_is_something_else() {
         return;
     }
     let terminal = Terminal::new(80, 24);
-    for stdin in ["< /dev/null", "< <(sleep 600)"] {
+    // A pipe into which nothing is written.
+    let pipe = terminal.dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for stdin in ["< /dev/null", &format!("<> {}", pipe.display())] {
         let pid = terminal.start_top(&format!("{} {stdin}", recording()));
         terminal.keys(&["q"]);
         wait_until("the end", || state(pid).is_none());

@@ -41,6 +41,7 @@ impl Stage {
                 theme: capabilities.theme,
                 ask_background: capabilities.ask_background,
                 interval: interval.map_or(INTERVAL, |interval| Duration::from_nanos(interval.0)),
+                gpu: options.gpu,
             },
         }))
     }

@@ -55,6 +55,8 @@ pub(super) struct Start {
     pub(super) ask_background: bool,
     /// Between two updates.
     pub(super) interval: Duration,
+    /// The GPU to begin with.
+    pub(super) gpu: Option<u32>,
 }
 
 /// Shows what there is until the end. The terminal is as it was when this returns. `wake` is what `shared` wakes.
@@ -75,6 +77,7 @@ pub(super) fn run(
         view,
         theme,
         interval: start.interval,
+        gpu: start.gpu,
         keys: Keys::default(),
         last_key: Instant::now(),
         slices: Vec::new(),
@@ -99,6 +102,8 @@ struct Ui<'a> {
     view: View,
     theme: Theme,
     interval: Duration,
+    /// Gone to as soon as it is there.
+    gpu: Option<u32>,
     keys: Keys,
     last_key: Instant,
     /// What was drawn last, and the slices that it was made of.
@@ -391,6 +396,11 @@ impl Ui<'_> {
         } else {
             Window::of(&slices)
         };
+        let mut gpus = window.report.gpus.iter();
+        let asked = self.gpu;
+        if let Some(at) = gpus.position(|gpu| Some(gpu.index) == asked) {
+            (self.view.gpu, self.gpu) = (at, None);
+        }
         self.model = model(state, window, &self.view);
         self.slices = slices;
     }

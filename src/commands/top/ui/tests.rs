@@ -62,6 +62,7 @@ fn start(ask_background: bool) -> Run {
                 },
                 ask_background,
                 interval: Duration::from_millis(1),
+                gpu: None,
             };
             let _ = sender.send(run(&shared, &wake, &signals, screen, start));
         })
