@@ -1,6 +1,7 @@
 //! CLOCK_REALTIME, which CUPTI stamps with, → CLOCK_MONOTONIC, by pairs sampled all through a recording.
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::event::{ClockPair, Loss, LossSource};
@@ -17,6 +18,10 @@ const KEPT: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Clock {
     pairs: VecDeque<ClockPair>,
+    /// The wall clock went backwards in none of them.
+    is_sorted: bool,
+    /// What was found last.
+    last: Cell<usize>,
 }
 
 fn offset(pair: &ClockPair) -> i128 {
@@ -40,20 +45,33 @@ impl Clock {
         if self.pairs.len() == KEPT {
             self.pairs.pop_front();
         }
+        let is_first = self.pairs.is_empty();
+        let goes_on = (self.pairs.back()).is_some_and(|last| last.real < pair.real);
+        self.is_sorted = is_first || (self.is_sorted && goes_on);
         self.pairs.push_back(pair);
         step
+    }
+
+    /// The number of the pair that comes after the last one before `real`. Newest first: after a step backwards the
+    /// later meaning is the likelier one.
+    fn after(&self, real: u64) -> usize {
+        let before = |i: usize| self.pairs.get(i).is_some_and(|p| p.real.0 <= real);
+        // Records come in order, many between two pairs.
+        let last = self.last.get();
+        let is_between = last > 0 && before(last - 1) && last < self.pairs.len() && !before(last);
+        if is_between && self.is_sorted {
+            return last;
+        }
+        let after = self.pairs.iter().rposition(|p| p.real.0 <= real);
+        let after = after.map_or(0, |i| i + 1);
+        self.last.set(after);
+        after
     }
 
     /// The instant that the wall clock called `real`. Between two pairs the offset is
     /// interpolated; outside of them the nearest holds. `None` without pairs, or before boot.
     pub fn monotonic(&self, real: u64) -> Option<Nanos> {
-        // Newest first: after a step backwards the later meaning is the likelier one, and
-        // most records are recent anyway.
-        let after = self
-            .pairs
-            .iter()
-            .rposition(|p| p.real.0 <= real)
-            .map_or(0, |i| i + 1);
+        let after = self.after(real);
         let offset = match (
             after.checked_sub(1).and_then(|i| self.pairs.get(i)),
             self.pairs.get(after),

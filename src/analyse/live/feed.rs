@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 
+use super::awaited::Awaited;
 use super::{slice, Slice, SliceOptions};
-use crate::event::{ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
+use crate::event::{ApiCall, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
 use crate::fxhash::FxHashMap;
 use crate::model::api::{self, Class};
 use crate::model::names::Names;
@@ -42,8 +43,8 @@ const MOST_KEPT: usize = 400_000;
 /// A launch that has no operation by then never will.
 const NEVER: Nanos = Nanos::from_secs(60);
 
-/// Awaited launches at most: of more, those that come are not awaited.
-const MOST_AWAITED: usize = 1 << 17;
+/// Emptied steps that are kept for their room.
+const MOST_SPARE: usize = 8;
 
 /// Slices that are waiting at most, before the oldest are left out.
 const MOST_LATE: u64 = 4;
@@ -62,6 +63,15 @@ struct OpenGap {
     start: Nanos,
 }
 
+/// What came in the time of a slice.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    from: Nanos,
+    to: Nanos,
+    events: u64,
+    lost: u64,
+}
+
 #[derive(Debug)]
 pub struct Feed {
     meta: Meta,
@@ -73,13 +83,16 @@ pub struct Feed {
     /// When `before` holds, and the first of `steps` begins.
     start: Nanos,
     steps: VecDeque<Step>,
+    /// Emptied ones, with their room.
+    spare: Vec<Step>,
     kept: usize,
     /// The next slice begins here.
     next: Nanos,
-    /// Launches and copies whose operation was not heard of.
-    awaited: FxHashMap<(Pid, CorrelationId), ApiCall>,
+    awaited: Awaited,
     devices: Devices,
     open: Vec<OpenGap>,
+    /// Of the last slices, oldest first.
+    counts: VecDeque<Counts>,
     /// Events and losses that came since the last slice.
     events: u64,
     lost: u64,
@@ -101,61 +114,88 @@ struct Devices {
     last_op: FxHashMap<(Pid, DeviceId), GpuOp>,
     /// The last launch of each thread.
     last_launch: FxHashMap<(Pid, Tid), ApiCall>,
+    /// Those that are not there yet: most come from one device, and one thread, in a row.
+    newest_op: Option<GpuOp>,
+    newest_launch: Option<ApiCall>,
     /// When the last operation of each process ended, of all that was heard of.
     last_end: FxHashMap<Pid, Nanos>,
 }
 
 impl Devices {
-    /// An event that is not kept any more.
-    fn goes(&mut self, event: &Event) {
-        match event {
-            Event::GpuOp(e) => {
-                let last = self.last_op.entry((e.pid, e.device)).or_insert(*e);
-                if e.end >= last.end {
-                    *last = *e;
+    fn operation(&mut self, e: &GpuOp) {
+        let device = |op: &GpuOp| (op.pid, op.device);
+        match &mut self.newest_op {
+            Some(newest) if device(newest) == device(e) => {
+                if e.end >= newest.end {
+                    *newest = *e;
                 }
             }
-            Event::ApiCall(e) if api::starts_kernels(api::class(e.api)) => {
-                let last = self.last_launch.entry((e.pid, e.tid)).or_insert(*e);
-                if e.start >= last.start {
-                    *last = *e;
-                }
+            other => {
+                let before = other.replace(*e);
+                self.file(before, None);
             }
-            Event::Exit(e) => {
-                self.last_launch.remove(&(e.pid, e.tid));
-                if e.tid.0 == e.pid.0 {
-                    self.last_op.retain(|(pid, _), _| *pid != e.pid);
-                    self.last_end.remove(&e.pid);
-                }
-            }
-            Event::Define(_)
-            | Event::Task(_)
-            | Event::Switch(_)
-            | Event::Waking(_)
-            | Event::Interrupt(_)
-            | Event::Wait(_)
-            | Event::CpuWait(_)
-            | Event::Stall(_)
-            | Event::SysCall(_)
-            | Event::Signal(_)
-            | Event::Sample(_)
-            | Event::Migration(_)
-            | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
-            | Event::Sync(_)
-            | Event::Overhead(_)
-            | Event::Device(_)
-            | Event::Shim(_)
-            | Event::Probes(_)
-            | Event::Process(_)
-            | Event::Clock(_)
-            | Event::Loss(_) => {}
         }
     }
 
-    fn events(&self) -> impl Iterator<Item = Event> + '_ {
+    fn call(&mut self, e: &ApiCall) {
+        if !api::starts_kernels(api::class(e.api)) {
+            return;
+        }
+        let thread = |call: &ApiCall| (call.pid, call.tid);
+        match &mut self.newest_launch {
+            Some(newest) if thread(newest) == thread(e) => {
+                if e.start >= newest.start {
+                    *newest = *e;
+                }
+            }
+            other => {
+                let before = other.replace(*e);
+                self.file(None, before);
+            }
+        }
+    }
+
+    fn file(&mut self, op: Option<GpuOp>, launch: Option<ApiCall>) {
+        if let Some(e) = op {
+            let last = self.last_op.entry((e.pid, e.device)).or_insert(e);
+            if e.end >= last.end {
+                *last = e;
+            }
+        }
+        if let Some(e) = launch {
+            let last = self.last_launch.entry((e.pid, e.tid)).or_insert(e);
+            if e.start >= last.start {
+                *last = e;
+            }
+        }
+    }
+
+    fn file_all(&mut self) {
+        let (op, launch) = (self.newest_op.take(), self.newest_launch.take());
+        self.file(op, launch);
+    }
+
+    fn other(&mut self, event: &Event) {
+        let Event::Exit(e) = event else { return };
+        self.file_all();
+        self.last_launch.remove(&(e.pid, e.tid));
+        if e.tid.0 == e.pid.0 {
+            self.last_op.retain(|(pid, _), _| *pid != e.pid);
+            self.last_end.remove(&e.pid);
+        }
+    }
+
+    fn forget_launches(&mut self, which: impl Fn(&ApiCall) -> bool) {
+        self.file_all();
+        self.last_launch.retain(|_, call| !which(call));
+    }
+
+    /// What a timeline begins with.
+    fn events(&mut self) -> Vec<Event> {
+        self.file_all();
         let ops = self.last_op.values().map(|e| Event::GpuOp(*e));
-        ops.chain(self.last_launch.values().map(|e| Event::ApiCall(*e)))
+        let launches = self.last_launch.values().map(|e| Event::ApiCall(*e));
+        ops.chain(launches).collect()
     }
 }
 
@@ -207,11 +247,13 @@ impl Feed {
             before: Before::default(),
             start,
             steps: VecDeque::new(),
+            spare: Vec::new(),
             kept: 0,
             next: start,
-            awaited: FxHashMap::default(),
+            awaited: Awaited::default(),
             devices: Devices::default(),
             open: Vec::new(),
+            counts: VecDeque::new(),
             events: 0,
             lost: 0,
             skipped: 0,
@@ -255,7 +297,7 @@ impl Feed {
             Event::GpuOp(e) => {
                 let last = self.devices.last_end.entry(e.pid).or_default();
                 *last = e.end.max(*last);
-                if let Some(call) = self.awaited.remove(&(e.pid, e.correlation)) {
+                if let Some(call) = self.awaited.remove(e.pid, e.correlation) {
                     since = call.start.min(e.start);
                     // They are kept as long as each other. That there are two of it does no harm.
                     if self.step_of(call.end) < self.step_of(e.end) {
@@ -266,7 +308,7 @@ impl Feed {
             Event::ApiCall(e) => self.call(e),
             Event::Loss(e) => self.lost = self.lost.saturating_add(e.count),
             Event::Exit(e) if e.tid.0 == e.pid.0 => {
-                self.awaited.retain(|(pid, _), _| *pid != e.pid);
+                self.awaited.give_up(e.pid, Nanos::MAX);
             }
             Event::Define(_)
             | Event::Task(_)
@@ -302,19 +344,20 @@ impl Feed {
             | Class::MemcpyAsync
             | Class::Memset => {
                 let runs = e.correlation != ApiCall::PROBED && e.result == 0;
-                if runs && self.awaited.len() < MOST_AWAITED {
-                    self.awaited.insert((e.pid, e.correlation), *e);
+                if runs {
+                    self.awaited.insert(*e);
                 }
             }
             // What was launched into a graph until now does not run by itself.
             Class::Module if api::name(e.api).contains("GraphInstantiate") => {
-                let is_captured = |call: &ApiCall| call.pid == e.pid && call.start < e.start;
-                let awaited = &mut self.awaited;
-                let last = &mut self.devices.last_launch;
-                last.retain(|_, call| {
-                    !is_captured(call) || !awaited.contains_key(&(call.pid, call.correlation))
-                });
-                awaited.retain(|_, call| !is_captured(call));
+                let awaited = &self.awaited;
+                let is_captured = |call: &ApiCall| {
+                    call.pid == e.pid
+                        && call.start < e.start
+                        && awaited.contains(call.pid, call.correlation)
+                };
+                self.devices.forget_launches(is_captured);
+                self.awaited.give_up(e.pid, e.start);
             }
             Class::Sync
             | Class::StreamWait
@@ -337,7 +380,8 @@ impl Feed {
     fn keep(&mut self, end: Nanos, event: Kept) {
         let index = self.step_of(end);
         if self.steps.len() <= index {
-            self.steps.resize_with(index + 1, Step::default);
+            let spare = &mut self.spare;
+            (self.steps).resize_with(index + 1, || spare.pop().unwrap_or_default());
         }
         self.steps[index].push(event);
         self.kept += 1;
@@ -410,8 +454,9 @@ impl Feed {
                 .is_some_and(|&end| end >= to)
         };
         // A copy may need none.
-        let is_due = |call: &ApiCall| call.start < to && api::starts_kernels(api::class(call.api));
-        (self.awaited.iter()).any(|(&(pid, _), call)| is_due(call) && !heard(pid))
+        let is_due = |call: &ApiCall| api::starts_kernels(api::class(call.api));
+        let mut awaited = self.awaited.before(to);
+        awaited.any(|(pid, call)| !heard(pid) && is_due(call))
     }
 
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
@@ -429,17 +474,32 @@ impl Feed {
                 })
             })
             .collect();
-        let closed = self.open.iter().filter(|gap| !open.contains(gap));
-        if let Some(since) = closed.map(|gap| gap.start).min() {
+        // Of those that ended soon after the slice before, that knew.
+        let told_before = from + AROUND;
+        let ended = |gap: &&OpenGap| {
+            let gpu = newest.report.gpus.iter().find(|gpu| gpu.uuid == gap.gpu);
+            let mut gaps = gpu.into_iter().flat_map(|gpu| &gpu.gaps);
+            gaps.any(|g| g.start == gap.start && g.next.is_some() && g.end > told_before)
+        };
+        if let Some(since) = (self.open.iter().filter(ended)).map(|gap| gap.start).min() {
             // What was said of it while it lasted was all that was known then.
-            let mut again = from;
-            while again > since.max(self.start) && again >= SLICE {
-                again = again.saturating_sub(SLICE);
+            let since = since.max(self.start);
+            let earlier = self.counts.iter().filter(|c| c.from < from && c.to > since);
+            for counts in earlier {
+                let mut again = slice(&timeline, counts.from, counts.to, &self.options);
+                (again.events, again.lost) = (counts.events, counts.lost);
+                slices.push(again);
             }
-            while again < from {
-                slices.push(slice(&timeline, again, again + SLICE, &self.options));
-                again = again + SLICE;
-            }
+        }
+        self.counts.push_back(Counts {
+            from,
+            to,
+            events: newest.events,
+            lost: newest.lost,
+        });
+        let oldest = to.saturating_sub(LONGEST_LOOK_BACK);
+        while self.counts.front().is_some_and(|c| c.to <= oldest) {
+            self.counts.pop_front();
         }
         slices.push(newest);
         self.open = open;
@@ -479,15 +539,24 @@ impl Feed {
         let since = gaps.fold(needed, Nanos::min);
         let since = since.max(self.next.saturating_sub(LONGEST_LOOK_BACK));
         while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
-            let gone = self.steps.pop_front().unwrap_or_default();
+            let mut gone = self.steps.pop_front().unwrap_or_default();
             self.start = self.start + STEP;
             self.kept -= gone.len();
-            for (_, event) in &gone {
-                self.before.event(event, self.start);
-                self.devices.goes(event);
+            for (_, event) in gone.drain(..) {
+                match event {
+                    Event::GpuOp(e) => self.devices.operation(&e),
+                    Event::ApiCall(e) => self.devices.call(&e),
+                    other => {
+                        self.before.event(&other, self.start);
+                        self.devices.other(&other);
+                    }
+                }
+            }
+            if self.spare.len() < MOST_SPARE {
+                self.spare.push(gone);
             }
         }
-        self.awaited.retain(|_, call| call.end + NEVER >= now);
+        self.awaited.give_up_old(now.saturating_sub(NEVER));
         self.tidy();
     }
 
@@ -498,7 +567,12 @@ impl Feed {
             return;
         };
         let mut used = Used::default();
-        for event in self.before.events(start).iter().chain(&self.kept_devices()) {
+        for event in self
+            .before
+            .events(start)
+            .iter()
+            .chain(&self.devices.events())
+        {
             used.event(event);
         }
         for (_, event) in self.steps.iter().flatten() {
@@ -510,10 +584,6 @@ impl Feed {
             names.define(define);
         }
         self.names = names;
-    }
-
-    fn kept_devices(&self) -> Vec<Event> {
-        self.devices.events().collect()
     }
 }
 

@@ -6,6 +6,7 @@
 //! in the slice in which it ends, or as one that is still open.
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod feed;
 mod gpus;
 mod slice;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
 
 use super::shared::Shared;
@@ -28,15 +28,22 @@ pub(super) enum Batch {
     Forget,
 }
 
-/// Runs until nobody hands over anything any more.
-pub(super) fn run(mut feed: Feed, from: &Receiver<Batch>, shared: &Arc<Shared>) {
+/// Runs until nobody hands over anything any more. What is empty goes back, to be filled again.
+pub(super) fn run(
+    mut feed: Feed,
+    from: &Receiver<Batch>,
+    emptied: &Sender<Vec<Event>>,
+    shared: &Arc<Shared>,
+) {
     let mut calls = VecDeque::new();
     let mut told = (None, 0);
     while let Ok(batch) = from.recv() {
         match batch {
-            Batch::Events(events) => {
+            Batch::Events(mut events) => {
                 shared.queued.fetch_sub(events.len(), Ordering::AcqRel);
-                events.into_iter().for_each(|event| feed.push(event));
+                events.drain(..).for_each(|event| feed.push(event));
+                // Whoever filled it may be gone.
+                let _ = emptied.send(events);
             }
             Batch::Forget => feed.forget_ids(),
             Batch::Calls(summary) => calls.push_back(summary),

@@ -1,7 +1,7 @@
 //! Watching: the recorder's events go to memory, for snapshots, and to the analyst.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -67,6 +67,8 @@ pub(super) struct Collector {
     keeper: Keeper,
     to: Sender<Batch>,
     batch: Vec<Event>,
+    /// Room for the next batch.
+    emptied: Receiver<Vec<Event>>,
     shared: Arc<Shared>,
     /// Events that nobody had time for.
     left_out: u64,
@@ -93,6 +95,7 @@ impl Collector {
     pub(super) fn new(
         recorder: &Recorder<'_>,
         to: Sender<Batch>,
+        emptied: Receiver<Vec<Event>>,
         shared: &Arc<Shared>,
         asks_nvml: bool,
     ) -> Result<Collector> {
@@ -107,6 +110,7 @@ impl Collector {
             keeper: Keeper::alone(recorder, &keep)?,
             to,
             batch: Vec::new(),
+            emptied,
             shared: Arc::clone(shared),
             left_out: 0,
             told: None,
@@ -157,7 +161,8 @@ impl Collector {
     /// Without an analyst there is nothing to hand over to, and the end is near.
     fn hand_over(&mut self, until: Nanos) {
         if !self.batch.is_empty() {
-            let events = std::mem::take(&mut self.batch);
+            let empty = self.emptied.try_recv().unwrap_or_default();
+            let events = std::mem::replace(&mut self.batch, empty);
             self.shared.queued.fetch_add(events.len(), Ordering::AcqRel);
             let _ = self.to.send(Batch::Events(events));
         }

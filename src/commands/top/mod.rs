@@ -71,12 +71,13 @@ fn collect(options: &TopOptions, stage: Option<Stage>, recorder: &mut Recorder<'
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    let mut collector = Collector::new(recorder, sender, &shared, options.nvml)?;
+    let (empties, emptied) = channel();
+    let mut collector = Collector::new(recorder, sender, emptied, &shared, options.nvml)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
     let analyst = {
         let shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("gdiag-analyst".to_string());
-        let run = move || analyst::run(feed, &receiver, &shared);
+        let run = move || analyst::run(feed, &receiver, &empties, &shared);
         thread.spawn(run).context("cannot start a thread")?
     };
     let front = {

@@ -1,4 +1,6 @@
 use std::collections::HashSet;
+
+use crate::fxhash::FxHashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -182,7 +184,7 @@ proptest! {
                 memory.push(&at(event.clone(), ts)).unwrap();
                 memory.age(Nanos(ts)).unwrap();
                 if memory.is_littered() {
-                    memory.tidy(HashSet::new()).unwrap();
+                    memory.tidy(FxHashSet::default()).unwrap();
                 }
                 // What comes in with one event.
                 let slack = 16 << 10;
@@ -259,7 +261,7 @@ fn definitions_that_nothing_uses_go_and_those_in_use_stay() {
         memory.age(Nanos(ts)).unwrap();
         if memory.is_littered() {
             names.forget();
-            memory.tidy(HashSet::from([kernel])).unwrap();
+            memory.tidy([kernel].into_iter().collect()).unwrap();
             tidied += 1;
         }
         assert!(memory.fill().bytes <= most);
