@@ -26,6 +26,7 @@ end
 
 complete -c gdiag -n "__fish_gdiag_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_needs_command" -s V -l version -d 'Print version'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "top" -d 'Show live why GPUs are idle, and who is to blame'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "record" -d 'Record what GPUs and the host do'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "report" -d 'Explain why the GPUs of a recording were idle'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "flame" -d 'Draw flame graphs: stacks as wide as the time they took'
@@ -37,6 +38,30 @@ complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "stat" -d 'Show whether 
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "snapshot" -d 'Write what the flight recorder holds to a recording; it goes on'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "stop" -d 'End the flight recorder, and clean up after one that was killed'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "shim" -d 'Handle the library that records CUDA inside a program'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s p -l pid -d 'Watch these processes and their children; ends when they do' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s G -l cgroup -d 'Watch the processes of these cgroups and of those below them, and whoever comes into them; ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l container -d 'Watch the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O, Podman or Kubernetes' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s i -l input -d 'Play this recording instead of watching' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l speed -d 'With -i: how fast, as a multiple of the time that it took, such as 0.25 or 10' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s w -l window -d 'What is shown is about this much of the past, 1s to 300s' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s I -l interval -d 'Between two updates of the screen; with --batch between two outputs, if not the window' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s d -l duration -d 'End after this time, such as 30s' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s n -l iterations -d 'With --batch: end after so many windows' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l gpu -d 'Begin with this GPU' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s o -l output -d 'Where snapshots go; each gets a number' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s F -l freq -d 'Samples a second of where each running thread of the target is; 0 for none' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s a -l all -d 'Watch the whole machine, also when a command is given'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s b -l batch -d 'Print window after window instead of a screen'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l once -d 'Print one window and exit, like --batch -n 1'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l json -d 'Print JSON (schema gdiag.report/1), a line for each window; implies --batch'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l no-stacks -d 'Take no user stacks: no samples, and no program or line for waits'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l no-inject -d 'Put nothing into running processes: GPU records only from those that carry gdiag\'s library'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l no-nvml -d 'Do not ask the driver (NVML) for what nvidia-smi shows'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l ascii -d 'Draw with ASCII only'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -l strict -d 'Exit with status 4 when events were lost'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s q -l quiet -d 'Print results, errors and warnings only'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s v -l verbose -d 'Print what is being done; twice for libbpf\'s messages too'
+complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s p -l pid -d 'Record these processes and their children; ends when they do' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -s G -l cgroup -d 'Record the processes of these cgroups and of those below them, and whoever comes into them; ends when they are removed. PATH is a directory, or a path as /proc/PID/cgroup shows it' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand record" -l container -d 'Record the containers whose ids begin so, by their cgroups: of Docker, containerd, CRI-O, Podman or Kubernetes' -r

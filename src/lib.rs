@@ -10,6 +10,9 @@
 //! Data moves left to right. A module may use the modules to its left, plus
 //! [`event`], [`facts`], [`units`], [`fxhash`], [`histogram`], [`error`], [`intern`] and [`demangle`]. The one type that flows is [`event::Event`].
 //!
+//! A live view goes the same way, in slices: [`analyse::live`] makes a small timeline of the last moments again and again,
+//! and adds the results up to a window, which is a report.
+//!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of functions by
 //! [`symbolize`]. [`unwind`] stands apart: it makes the tables by which the BPF programs walk user

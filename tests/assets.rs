@@ -43,6 +43,7 @@ fn manual_pages_are_up_to_date() {
         "gdiag-stat.1",
         "gdiag-stop.1",
         "gdiag-syscalls.1",
+        "gdiag-top.1",
         "gdiag-shim.1",
         "gdiag-shim-install.1",
     ] {
@@ -178,6 +179,10 @@ fn page(command: &Command, name: &str) -> String {
         ),
         "gdiag-syscalls" => (
             cli::SYSCALLS_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::LIVE_EXIT_STATUS],
+        ),
+        "gdiag-top" => (
+            cli::TOP_EXAMPLES,
             &[cli::EXIT_STATUS, cli::LIVE_EXIT_STATUS],
         ),
         "gdiag-export" => (cli::EXPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),

@@ -30,6 +30,9 @@ const STAND_INS: &[(&str, &str)] = &[
     ("9e4f1c", "$CONTAINER"),
     ("sleep 10", "sleep 0.3"),
     ("-d 10s", "-d 300ms"),
+    ("-w 10s", "-w 1s"),
+    // They would run until somebody presses a key, or print a whole window.
+    ("gdiag top", "gdiag top -d 2s"),
     ("target/simgpu", "$SIMGPU"),
     ("/opt/gdiag", "$PWD/opt"),
     // One GPU is simulated.
@@ -58,6 +61,7 @@ const PAGES: &[&str] = &[
     "gdiag-record.1",
     "gdiag-report.1",
     "gdiag-sched.1",
+    "gdiag-top.1",
     "gdiag-snapshot.1",
     "gdiag-start.1",
     "gdiag-stat.1",

@@ -54,6 +54,7 @@ pub const EXAMPLES: Pairs = &[
         "gdiag record -p 4711 -- sleep 10",
         "record a running program for 10 s",
     ),
+    ("gdiag top", "the same, live"),
     (
         "gdiag sched -p 4711 -d 10s",
         "who takes its CPUs, and how long does it wait for one?",

@@ -24,7 +24,7 @@ use crate::present::top::Ask;
 use crate::units::{Bytes, Count, Nanos};
 
 /// For snapshots. What is older is not held.
-const MEMORY: Bytes = Bytes(64 << 20);
+const MEMORY: Bytes = Bytes(32 << 20);
 
 /// How often it is told how it goes.
 const TOLD: Nanos = Nanos::from_secs(1);
