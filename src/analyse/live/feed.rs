@@ -540,7 +540,7 @@ impl Feed {
         let since = since.max(self.next.saturating_sub(LONGEST_LOOK_BACK));
         while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
             let mut gone = self.steps.pop_front().unwrap_or_default();
-            self.start = self.start + STEP;
+            self.start += STEP;
             self.kept -= gone.len();
             for (_, event) in gone.drain(..) {
                 match event {
@@ -584,13 +584,5 @@ impl Feed {
             names.define(define);
         }
         self.names = names;
-    }
-}
-
-/// For tests of what is kept.
-#[cfg(test)]
-impl Feed {
-    fn name_count(&self) -> usize {
-        self.names.len()
     }
 }

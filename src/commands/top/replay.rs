@@ -38,7 +38,7 @@ pub(super) fn run(options: &TopOptions, input: &Path, speed: f64) -> Result<u8> 
     }
     let reader = Reader::open(input)?;
     let meta = reader.meta().clone();
-    let end = reader.summary().map(|summary| summary.end());
+    let end = reader.summary().map(Summary::end);
     let source = Source::Recording {
         path: input.to_path_buf(),
         speed,
