@@ -52,7 +52,8 @@ fn idle(gpu: &Gpu) -> String {
 /// The worst cause, whose it is, and what can be done.
 pub fn verdict(gpu: &Gpu) -> Vec<Block> {
     let said = |text: &str, tone| vec![Block::text("", text, tone)];
-    if gpu.idle.is_some() && gpu.operations == 0 {
+    // An operation counts where it ends: one that goes on is none yet.
+    if gpu.idle.is_some() && gpu.operations == 0 && gpu.busy == Some(Nanos::ZERO) {
         return said("nothing ran on it", Tone::Plain);
     }
     if is_busy(gpu) {
