@@ -21,7 +21,8 @@ use crate::collect::stacks::Costs;
 use crate::commands::record::set_aside;
 use crate::commands::recorder::{gpu_source, Recorder, Sink, Turn};
 use crate::commands::subject::End;
-use crate::event::Event;
+use crate::event::{Event, NameId};
+use crate::fxhash::FxHashSet;
 use crate::pipeline::Seen;
 use crate::store::meta::{Meta, Summary};
 use crate::store::{create_file, Held, Memory};
@@ -148,6 +149,8 @@ pub(in crate::commands) struct Keeper {
     pub(super) stopping: Option<Caller>,
     messages: VecDeque<String>,
     quiet: bool,
+    /// Names that stayed in use when ids were forgotten last.
+    pub(in crate::commands) names_in_use: FxHashSet<NameId>,
     /// How often all ids were forgotten.
     pub(in crate::commands) forgotten: u32,
     /// CPU time that was taken before there was anything to record.
@@ -219,6 +222,7 @@ impl Keeper {
             stopping: None,
             messages: VecDeque::new(),
             quiet,
+            names_in_use: FxHashSet::default(),
             forgotten: 0,
             cpu_before: cpu_time(),
             until: start,
@@ -645,6 +649,7 @@ impl Sink for Keeper {
             self.stepped(turn.now, || recorder.session.stack_costs())?;
             if self.memory.is_littered() {
                 let names = recorder.session.forget_ids();
+                self.names_in_use.clone_from(&names);
                 self.memory.tidy(names).context("cannot compress")?;
                 self.forgotten += 1;
             }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::shared::Shared;
 use crate::analyse::live::{Feed, Slice, SLICE};
 use crate::analyse::syscalls;
-use crate::event::Event;
+use crate::collect::clock;
+use crate::event::{Event, NameId};
+use crate::fxhash::FxHashSet;
 use crate::units::Nanos;
 
 /// So long sums are kept for slices that are made again.
@@ -24,8 +26,8 @@ pub(super) enum Batch {
     Slice(Box<Slice>),
     /// System calls of about the time that a slice takes.
     Calls(syscalls::Summary),
-    /// Ids that were given before are not used any more.
-    Forget,
+    /// Ids that were given before are not used any more, but for these names.
+    Forget(FxHashSet<NameId>),
 }
 
 /// Runs until nobody hands over anything any more. What is empty goes back, to be filled again.
@@ -45,7 +47,7 @@ pub(super) fn run(
                 // Whoever filled it may be gone.
                 let _ = emptied.send(events);
             }
-            Batch::Forget => feed.forget_ids(),
+            Batch::Forget(names) => feed.forget_ids(names),
             Batch::Calls(summary) => calls.push_back(summary),
             Batch::Slice(slice) => {
                 // What was going on before is told before it.
@@ -55,13 +57,13 @@ pub(super) fn run(
                 feed.pass(slice.to);
                 shared.add(vec![*slice]);
             }
-            Batch::Until(now) => {
-                let mut slices = feed.take(now);
+            Batch::Until(until) => {
+                let mut slices = feed.take(until, Some(clock::monotonic()));
                 for slice in &mut slices {
                     add_calls(slice, &mut calls);
                 }
                 shared.add(slices);
-                let fares = (feed.behind(now), feed.skipped());
+                let fares = (feed.behind(clock::monotonic()), feed.skipped());
                 if told != fares {
                     told = fares;
                     shared.update(|state| {

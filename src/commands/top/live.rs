@@ -319,7 +319,8 @@ impl Sink for Collector {
         let end = self.keeper.turn(recorder, turn)?;
         if self.keeper.forgotten != self.forgotten {
             self.forgotten = self.keeper.forgotten;
-            let _ = self.to.send(Batch::Forget);
+            let names = self.keeper.names_in_use.clone();
+            let _ = self.to.send(Batch::Forget(names));
         }
         self.tell(recorder, turn.now);
         Ok(end.or(self.shared.is_left().then_some(End::Asked)))

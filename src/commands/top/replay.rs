@@ -160,7 +160,7 @@ impl Player<'_> {
 
     /// What is complete, and a rest until it is time.
     fn step(&mut self, at: Nanos) -> ControlFlow<()> {
-        self.shared.add(self.feed.take(at));
+        self.shared.add(self.feed.take(at, None));
         if let Err(failure) = self.print() {
             self.failure = Some(failure);
             return ControlFlow::Break(());
