@@ -74,6 +74,8 @@ type Step = Vec<Kept>;
 struct OpenGap {
     gpu: String,
     start: Nanos,
+    /// Its end, after the slice, was known already.
+    ended: bool,
     /// As it was told last.
     parts: Vec<Part>,
 }
@@ -615,8 +617,9 @@ impl Feed {
         // What was said of a gap while it lasted was all that was known then.
         let still = open_gaps(newest);
         let ended = self.open.iter().filter(|gap| {
-            let is_same = |other: &OpenGap| other.gpu == gap.gpu && other.start == gap.start;
-            !still.iter().any(is_same)
+            let is_same =
+                |other: &OpenGap| other.gpu == gap.gpu && other.start == gap.start && !other.ended;
+            !gap.ended && !still.iter().any(is_same)
         });
         let known = self.unknown.iter().filter(|unknown| {
             let known = newest.known_until(&unknown.gpu);
@@ -697,7 +700,8 @@ impl Feed {
             let begin = slice.map_or(at, |slice| slice.from.min(at));
             begin.saturating_sub(AROUND)
         };
-        let gaps = self.open.iter().map(|gap| gap.start);
+        let open = self.open.iter().filter(|gap| !gap.ended);
+        let gaps = open.map(|gap| gap.start);
         let unknown = self.unknown.iter().map(|unknown| unknown.since);
         let late = self.next.saturating_sub(self.reach);
         let late = Some(late).filter(|_| self.reach >= Nanos::from_millis(1));
@@ -783,12 +787,14 @@ fn unknown_of(slice: &Slice) -> Vec<Unknown> {
 
 fn open_gaps(slice: &Slice) -> Vec<OpenGap> {
     let gpus = slice.report.gpus.iter().zip(&slice.parts.gpus);
-    gpus.filter_map(|(gpu, parts)| {
-        let start = parts.open?;
-        let gap = gpu.gaps.iter().find(|gap| gap.start == start);
+    gpus.flat_map(|(gpu, parts)| {
+        let last = gpu.gaps.iter().find(|gap| gap.next.is_none());
+        let start = parts.open.or(last.map(|gap| gap.start))?;
+        let gap = last.filter(|gap| gap.start == start);
         Some(OpenGap {
             gpu: gpu.uuid.clone(),
             start,
+            ended: parts.open.is_none(),
             parts: gap.map_or_else(Vec::new, |gap| gap.parts.clone()),
         })
     })

@@ -152,21 +152,6 @@ fn a_sleep_of_14_s_is_one_to_its_end() {
 }
 
 #[test]
-fn a_gap_that_is_longer_than_what_is_kept_is_explained_from_its_beginning() {
-    let fed = fed(&long_sleep(), ms(300), ms(17_500));
-    let gpu = fed.gpu(0, ms(16_500));
-    let gap = &gpu.gaps[0];
-    assert_eq!((gap.start, gap.next.is_some()), (us(ms(1_002)), true));
-    let of = |cause: Cause| -> Nanos {
-        let parts = gap.parts.iter().filter(|part| part.cause == cause);
-        parts.map(|part| part.end - part.start).sum()
-    };
-    let slept = (of(Cause::Sleep).0 + 500_000) / 1_000_000;
-    assert_eq!(slept, 13_998, "{:#?}", gap.parts);
-    assert!(gap.parts.len() < 5, "{:#?}", gap.parts);
-}
-
-#[test]
 fn a_kernel_of_4_s_was_busy_in_all_of_its_slices() {
     let story = loop_from(timeline(), 0, ms(1_000));
     let story = story.kernel((ms(1_000), ms(1_000) + 5), (ms(1_001), ms(5_000)));
@@ -191,27 +176,26 @@ fn a_kernel_of_4_s_was_busy_in_all_of_its_slices() {
 }
 
 #[test]
-fn what_is_handed_over_2_s_late_is_in_its_slice() {
-    let story = loop_from(timeline(), 0, ms(3_000));
-    // Of this one nothing is heard in time, not even of its launch.
+fn what_is_handed_over_late_is_in_its_slice() {
+    let story = loop_from(timeline(), 0, ms(6_000));
     let mut events = arrivals(&story, ms(200));
-    let late = us(ms(2_000))..us(ms(2_400));
-    for (heard, event) in &mut events {
-        let at = event.ts().unwrap_or_default();
-        if matches!(event, Event::GpuOp(_) | Event::ApiCall(_)) && late.contains(&at) {
-            *heard = us(ms(4_050));
+    // Of these nothing is heard in time, not even of their launch. By the first it is learnt how late they can be.
+    for (from, to, late) in [(2_000, 2_100, 4_050), (3_500, 3_600, 4_750)] {
+        let held = us(ms(from))..us(ms(to));
+        for (heard, event) in &mut events {
+            let at = event.ts().unwrap_or_default();
+            if matches!(event, Event::GpuOp(_) | Event::ApiCall(_)) && held.contains(&at) {
+                *heard = us(ms(late));
+            }
         }
     }
     let mut fed = Fed::new(&story);
     fed.hears(&events, 0, ms(6_000));
     assert!(fed.again > 0);
-    let gpu = fed.gpu(0, ms(3_000));
-    assert_eq!(
-        (rounded(gpu.busy), rounded(gpu.idle)),
-        (Some(1_500), Some(1_500))
-    );
-    assert_eq!(gpu.operations, 1_500);
-    assert!(fed.window(0, ms(6_000)).report.quality.warnings.is_empty());
+    let gpu = fed.gpu(ms(3_000), ms(5_000));
+    let known = (rounded(gpu.busy), rounded(gpu.idle));
+    assert_eq!(known, (Some(1_000), Some(1_000)));
+    assert_eq!(gpu.operations, 1_000);
 }
 
 #[test]
