@@ -56,7 +56,9 @@ fn idle(gpu: &Gpu) -> String {
 /// The worst cause, whose it is, and what can be done.
 pub fn verdict(gpu: &Gpu) -> Vec<Block> {
     let said = |text: &str, tone| vec![Block::text("", text, tone)];
-    if gpu.idle.is_some() && gpu.operations == 0 && gpu.causes.is_empty() {
+    // An operation counts where it ends: one that goes on is none yet.
+    let is_unused = gpu.operations == 0 && gpu.busy == Some(Nanos::ZERO);
+    if gpu.idle.is_some() && is_unused && gpu.causes.is_empty() {
         return said("nothing is known of it yet", Tone::Plain);
     }
     if is_busy(gpu) {
