@@ -1,6 +1,7 @@
 //! Windows as text or JSON, one after another.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::units::Nanos;
 
 /// Gaps that the text shows with all their parts.
 const GAPS_IN_FULL: usize = 2;
+
+/// So much is written at once: whoever waits for the end sees that somebody reads.
+const PIECE: usize = 4096;
 
 /// How long to wait for something new before looking whether it is over.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -44,7 +48,7 @@ impl<'a> Printer<'a> {
         loop {
             let state = shared.wait(version, PATIENCE);
             version = state.version;
-            self.print(&state)?;
+            self.print(&state, &shared.printed)?;
             if self.is_enough() || state.over {
                 return Ok(());
             }
@@ -58,7 +62,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the windows that are over and were not printed.
-    pub(super) fn print(&mut self, state: &State) -> Result<()> {
+    pub(super) fn print(&mut self, state: &State, printed: &AtomicU64) -> Result<()> {
         let Some(first) = state.slices.front() else {
             return Ok(());
         };
@@ -76,7 +80,7 @@ impl<'a> Printer<'a> {
             let inside = |s: &&Arc<Slice>| s.from >= from && s.to <= to;
             let slices: Vec<Arc<Slice>> = state.slices.iter().filter(inside).cloned().collect();
             if !slices.is_empty() {
-                self.write(&Window::of(&slices), state)?;
+                self.write(&Window::of(&slices), state, printed)?;
             }
             self.printed += 1;
             self.next = Some(to + interval);
@@ -84,7 +88,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn write(&self, window: &Window, state: &State) -> Result<()> {
+    fn write(&self, window: &Window, state: &State, printed: &AtomicU64) -> Result<()> {
         let simulated = state.simulated;
         let meta = Meta {
             start_mono_ns: window.from.0,
@@ -118,11 +122,16 @@ impl<'a> Printer<'a> {
         }
         .context("cannot write the report")?;
         let mut stdout = io::stdout().lock();
-        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
-            Ok(()) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Error::OutputClosed.into()),
-            Err(e) => Err(e).context("cannot write to stdout"),
+        for part in out.chunks(PIECE) {
+            match stdout.write_all(part).and_then(|()| stdout.flush()) {
+                Ok(()) => printed.fetch_add(part.len() as u64, Ordering::AcqRel),
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(Error::OutputClosed.into())
+                }
+                Err(e) => return Err(e).context("cannot write to stdout"),
+            };
         }
+        Ok(())
     }
 }
 

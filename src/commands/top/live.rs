@@ -81,6 +81,10 @@ pub(super) struct Collector {
     nvml: Nvml,
     /// What could not be done, in the last try.
     failure: Option<String>,
+    has_screen: bool,
+    is_quiet: bool,
+    /// All events before were pushed.
+    until: Nanos,
 }
 
 /// What was so when it was last told how it goes.
@@ -97,7 +101,8 @@ impl Collector {
         to: Sender<Batch>,
         emptied: Receiver<Vec<Event>>,
         shared: &Arc<Shared>,
-        asks_nvml: bool,
+        options: &TopOptions,
+        has_screen: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -121,8 +126,26 @@ impl Collector {
             },
             counts_calls: false,
             next_calls: Nanos::ZERO,
-            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
+            nvml: Nvml::start(options.nvml.then_some(nvml::PERIOD)),
             failure: None,
+            has_screen,
+            is_quiet: options.quiet,
+            until: recorder.meta.start(),
+        })
+    }
+
+    /// When nothing comes any more: what is left is analysed, and a snapshot that was asked for is written. The
+    /// result is what there is to say of that, where a screen was in the way.
+    pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
+        let now = self.until;
+        self.hand_over_events();
+        let _ = self.to.send(Batch::End(now));
+        let snapshot = self.asked(recorder);
+        let said = self.keeper.finish(recorder, now, snapshot)?;
+        Ok(if self.has_screen && !self.is_quiet {
+            said
+        } else {
+            Vec::new()
         })
     }
 
@@ -140,8 +163,9 @@ impl Collector {
         }
     }
 
-    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
-        if !self.counts_calls || now < self.next_calls {
+    /// `last`: there is no other time.
+    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos, last: bool) {
+        if !self.counts_calls || (now < self.next_calls && !last) {
             return;
         }
         self.next_calls = now + SLICE;
@@ -160,13 +184,17 @@ impl Collector {
 
     /// Without an analyst there is nothing to hand over to, and the end is near.
     fn hand_over(&mut self, until: Nanos) {
+        self.hand_over_events();
+        let _ = self.to.send(Batch::Until(until));
+    }
+
+    fn hand_over_events(&mut self) {
         if !self.batch.is_empty() {
             let empty = self.emptied.try_recv().unwrap_or_default();
             let events = std::mem::replace(&mut self.batch, empty);
             self.shared.queued.fetch_add(events.len(), Ordering::AcqRel);
             let _ = self.to.send(Batch::Events(events));
         }
-        let _ = self.to.send(Batch::Until(until));
     }
 
     fn tell(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
@@ -311,10 +339,22 @@ impl Sink for Collector {
 
     fn turn(&mut self, recorder: &mut Recorder<'_>, mut turn: Turn) -> Result<Option<End>> {
         turn.woken.snapshot |= self.asked(recorder);
+        let is_left = self.shared.is_left();
+        let ends = is_left || turn.woken.end.is_some();
+        if ends && self.has_screen {
+            // It is closed while the rest is read.
+            self.shared.update(|state| state.over = true);
+        }
+        if turn.stepped || ends {
+            self.count(recorder, turn.now, ends);
+        }
         if turn.stepped {
-            self.count(recorder, turn.now);
+            self.until = turn.now;
             self.hand_over(turn.now);
             self.look_out(recorder, turn.now);
+        } else if ends {
+            // What comes yet happened before now.
+            self.until = turn.now;
         }
         let end = self.keeper.turn(recorder, turn)?;
         if self.keeper.forgotten != self.forgotten {
@@ -322,7 +362,7 @@ impl Sink for Collector {
             let _ = self.to.send(Batch::Forget);
         }
         self.tell(recorder, turn.now);
-        Ok(end.or(self.shared.is_left().then_some(End::Asked)))
+        Ok(end.or(is_left.then_some(End::Asked)))
     }
 }
 
