@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::Arc;
 
 use super::shared::Shared;
@@ -34,7 +34,7 @@ pub(super) enum Batch {
 pub(super) fn run(
     mut feed: Feed,
     from: &Receiver<Batch>,
-    emptied: &Sender<Vec<Event>>,
+    emptied: &SyncSender<Vec<Event>>,
     shared: &Arc<Shared>,
 ) {
     let mut calls = VecDeque::new();
@@ -53,8 +53,8 @@ pub(super) fn run(
             Batch::Events(mut events) => {
                 shared.queued.fetch_sub(events.len(), Ordering::AcqRel);
                 events.drain(..).for_each(|event| feed.push(event));
-                // Whoever filled it may be gone.
-                let _ = emptied.send(events);
+                // A few are enough, and whoever filled it may be gone.
+                let _ = emptied.try_send(events);
                 #[cfg(debug_assertions)]
                 panic_if_asked();
             }

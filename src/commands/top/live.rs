@@ -9,6 +9,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike as _;
 
 use super::analyst::Batch;
+use super::left_out::LeftOut;
 use super::lookout::Lookout;
 use super::shared::{Shared, HISTORY};
 use crate::analyse::live::SLICE;
@@ -29,8 +30,8 @@ const MEMORY: Bytes = Bytes(32 << 20);
 /// How often it is told how it goes.
 const TOLD: Nanos = Nanos::from_secs(1);
 
-/// More events than this do not wait for the analyst: those of the scheduler are left out then.
-const MOST_QUEUED: usize = 2_000_000;
+/// Emptied batches that are kept for their room.
+pub(super) const MOST_SPARE: usize = 8;
 
 /// Targets that are listed, at most.
 const MOST_TARGETS: usize = 200;
@@ -71,7 +72,9 @@ pub(super) struct Collector {
     emptied: Receiver<Vec<Event>>,
     shared: Arc<Shared>,
     /// Events that nobody had time for.
-    left_out: u64,
+    left_out: LeftOut,
+    left_out_count: u64,
+    cpus: u16,
     told: Option<Told>,
     forgotten: u32,
     /// Where nobody was named.
@@ -117,7 +120,9 @@ impl Collector {
             batch: Vec::new(),
             emptied,
             shared: Arc::clone(shared),
-            left_out: 0,
+            left_out: LeftOut::default(),
+            left_out_count: 0,
+            cpus: u16::try_from(recorder.meta.cpus_online).unwrap_or(u16::MAX),
             told: None,
             forgotten: 0,
             lookout: match recorder.options.target {
@@ -138,6 +143,7 @@ impl Collector {
     /// result is what there is to say of that, where a screen was in the way.
     pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
         let now = self.until;
+        self.tell_left_out(recorder, now);
         self.hand_over_events();
         let _ = self.to.send(Batch::End(now));
         let snapshot = self.asked(recorder);
@@ -179,6 +185,15 @@ impl Collector {
         match self.nvml.why_none(clock::monotonic()) {
             Some(why) => format!("no NVML: {why}"),
             None => format!("NVML: {}", self.nvml.cost()),
+        }
+    }
+
+    /// What was left out until `now` is a loss.
+    fn tell_left_out(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        for loss in self.left_out.told(now, self.cpus) {
+            self.left_out_count += loss.count;
+            recorder.session.seen.lost += loss.count;
+            self.batch.push(Event::Loss(loss));
         }
     }
 
@@ -228,10 +243,10 @@ impl Collector {
             warnings.extend(recorder.probed_text(&warnings));
         }
         warnings.extend(self.failure.clone());
-        if self.left_out > 0 {
+        if self.left_out_count > 0 {
             let text = format!(
                 "{} events were left out: gdiag could not keep up",
-                Count(self.left_out)
+                Count(self.left_out_count)
             );
             warnings.insert(0, text);
         }
@@ -324,15 +339,8 @@ impl Collector {
 impl Sink for Collector {
     fn push(&mut self, event: &Event) {
         self.keeper.push(event);
-        let is_full =
-            || self.shared.queued.load(Ordering::Acquire) + self.batch.len() > MOST_QUEUED;
-        let is_scheduling = matches!(
-            event,
-            Event::Switch(_) | Event::Waking(_) | Event::Interrupt(_)
-        );
-        if is_scheduling && is_full() {
-            self.left_out += 1;
-        } else {
+        let waiting = self.shared.queued.load(Ordering::Acquire) + self.batch.len();
+        if !self.left_out.takes(event, waiting) {
             self.batch.push(event.clone());
         }
     }
@@ -350,6 +358,7 @@ impl Sink for Collector {
         }
         if turn.stepped {
             self.until = turn.now;
+            self.tell_left_out(recorder, turn.now);
             self.hand_over(turn.now);
             self.look_out(recorder, turn.now);
         } else if ends {

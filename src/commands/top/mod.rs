@@ -5,6 +5,7 @@ mod analyst;
 mod batch;
 mod capabilities;
 mod keys;
+mod left_out;
 mod live;
 mod lookout;
 mod replay;
@@ -17,7 +18,7 @@ mod wake;
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{channel, sync_channel};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -133,7 +134,7 @@ fn collect(
     let meta = recorder.meta.clone();
     let shared = Arc::new(Shared::new(meta.clone(), Source::Targets));
     let (sender, receiver) = channel();
-    let (empties, emptied) = channel();
+    let (empties, emptied) = sync_channel(live::MOST_SPARE);
     let has_screen = stage.is_some();
     let mut collector = Collector::new(recorder, sender, emptied, &shared, options, has_screen)?;
     let feed = Feed::new(&meta, meta.start(), SliceOptions::default());
