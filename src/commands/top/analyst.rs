@@ -6,13 +6,16 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::Arc;
 
 use super::shared::Shared;
-use crate::analyse::live::{Feed, Slice, SLICE};
+use crate::analyse::live::{Feed, Slice};
 use crate::analyse::syscalls;
 use crate::event::Event;
 use crate::units::Nanos;
 
 /// So long sums are kept for slices that are made again.
 const KEPT: Nanos = Nanos::from_secs(12);
+
+/// Less than this between two sources is no slice.
+const BORDER: Nanos = Nanos::from_millis(20);
 
 /// What is handed over.
 #[derive(Debug)]
@@ -61,8 +64,8 @@ pub(super) fn run(
             Batch::Forget => feed.forget_ids(),
             Batch::Calls(summary) => calls.push_back(summary),
             Batch::Slice(slice) => {
-                // What was going on before is told before it.
-                if feed.until() + SLICE <= slice.from {
+                // What was going on before is told before it; at the beginning nothing was.
+                if shared.has_slices() && feed.until() + BORDER < slice.from {
                     add(feed.finish(slice.from), &mut calls);
                 }
                 feed.pass(slice.to);

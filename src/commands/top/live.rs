@@ -82,8 +82,8 @@ pub(super) struct Collector {
     counts_calls: bool,
     next_calls: Nanos,
     nvml: Nvml,
-    /// What could not be done, in the last try.
-    failure: Option<String>,
+    /// Why calls are not counted though somebody asked for it.
+    no_calls: Option<String>,
     has_screen: bool,
     is_quiet: bool,
     /// All events before were pushed.
@@ -132,7 +132,7 @@ impl Collector {
             counts_calls: false,
             next_calls: Nanos::ZERO,
             nvml: Nvml::start(options.nvml.then_some(nvml::PERIOD)),
-            failure: None,
+            no_calls: None,
             has_screen,
             is_quiet: options.quiet,
             until: recorder.meta.start(),
@@ -145,6 +145,9 @@ impl Collector {
         let now = self.until;
         self.tell_left_out(recorder, now);
         self.hand_over_events();
+        if let Some(slice) = self.lookout.as_mut().and_then(Lookout::end) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
+        }
         let _ = self.to.send(Batch::End(now));
         let snapshot = self.asked(recorder);
         let said = self.keeper.finish(recorder, now, snapshot)?;
@@ -160,12 +163,8 @@ impl Collector {
         let Some(lookout) = &mut self.lookout else {
             return;
         };
-        match lookout.turn(&mut recorder.session, now) {
-            Ok(None) => {}
-            Ok(Some(slice)) => {
-                let _ = self.to.send(Batch::Slice(Box::new(slice)));
-            }
-            Err(e) => self.failure = Some(format!("cannot look at the machine: {e:#}")),
+        if let Some(slice) = lookout.turn(&mut recorder.session, now) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
         }
     }
 
@@ -200,7 +199,11 @@ impl Collector {
     /// Without an analyst there is nothing to hand over to, and the end is near.
     fn hand_over(&mut self, until: Nanos) {
         self.hand_over_events();
-        let _ = self.to.send(Batch::Until(until));
+        // Of the machine slices come as they are.
+        let of_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
+        if !of_machine {
+            let _ = self.to.send(Batch::Until(until));
+        }
     }
 
     fn hand_over_events(&mut self) {
@@ -242,7 +245,8 @@ impl Collector {
             warnings = recorder.warnings();
             warnings.extend(recorder.probed_text(&warnings));
         }
-        warnings.extend(self.failure.clone());
+        warnings.extend(self.no_calls.clone());
+        warnings.extend(self.lookout.iter().flat_map(Lookout::failures).cloned());
         if self.left_out_count > 0 {
             let text = format!(
                 "{} events were left out: gdiag could not keep up",
@@ -324,7 +328,7 @@ impl Collector {
                         done = done.and(lookout.count_calls(on));
                     }
                     self.counts_calls = on && done.is_ok();
-                    self.failure = done
+                    self.no_calls = done
                         .err()
                         .map(|e| format!("cannot count system calls: {e:#}"));
                 }

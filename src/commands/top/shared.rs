@@ -102,6 +102,10 @@ impl Shared {
         self.lock().over
     }
 
+    pub(super) fn has_slices(&self) -> bool {
+        !self.lock().slices.is_empty()
+    }
+
     /// All there is; slices are shared, not copied.
     pub(super) fn look(&self) -> State {
         self.lock().clone()
