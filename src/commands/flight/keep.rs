@@ -235,6 +235,22 @@ impl Keeper {
         self.messages.back().map(String::as_str)
     }
 
+    /// Everything that was asked for is written, with all that there is, when nothing comes any more after `now`. The
+    /// result is what there was to say of it.
+    pub(in crate::commands) fn finish(
+        &mut self,
+        recorder: &Recorder<'_>,
+        now: Nanos,
+        snapshot: bool,
+    ) -> Result<Vec<String>> {
+        let context = || Context::of(recorder);
+        self.messages.clear();
+        self.all_is_there(now);
+        self.tend(now, snapshot, true, &context)?;
+        self.conclude(&context)?;
+        Ok(self.messages.iter().cloned().collect())
+    }
+
     pub(in crate::commands) fn events(&self) -> u64 {
         self.memory.stats().events
     }

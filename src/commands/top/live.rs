@@ -9,6 +9,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike as _;
 
 use super::analyst::Batch;
+use super::left_out::LeftOut;
 use super::lookout::Lookout;
 use super::shared::{Shared, HISTORY};
 use crate::analyse::live::SLICE;
@@ -29,8 +30,8 @@ const MEMORY: Bytes = Bytes(32 << 20);
 /// How often it is told how it goes.
 const TOLD: Nanos = Nanos::from_secs(1);
 
-/// More events than this do not wait for the analyst: those of the scheduler are left out then.
-const MOST_QUEUED: usize = 2_000_000;
+/// Emptied batches that are kept for their room.
+pub(super) const MOST_SPARE: usize = 8;
 
 /// Targets that are listed, at most.
 const MOST_TARGETS: usize = 200;
@@ -71,7 +72,9 @@ pub(super) struct Collector {
     emptied: Receiver<Vec<Event>>,
     shared: Arc<Shared>,
     /// Events that nobody had time for.
-    left_out: u64,
+    left_out: LeftOut,
+    left_out_count: u64,
+    cpus: u16,
     told: Option<Told>,
     forgotten: u32,
     /// Where nobody was named.
@@ -79,8 +82,12 @@ pub(super) struct Collector {
     counts_calls: bool,
     next_calls: Nanos,
     nvml: Nvml,
-    /// What could not be done, in the last try.
-    failure: Option<String>,
+    /// Why calls are not counted though somebody asked for it.
+    no_calls: Option<String>,
+    has_screen: bool,
+    is_quiet: bool,
+    /// All events before were pushed.
+    until: Nanos,
 }
 
 /// What was so when it was last told how it goes.
@@ -97,7 +104,8 @@ impl Collector {
         to: Sender<Batch>,
         emptied: Receiver<Vec<Event>>,
         shared: &Arc<Shared>,
-        asks_nvml: bool,
+        options: &TopOptions,
+        has_screen: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -112,7 +120,9 @@ impl Collector {
             batch: Vec::new(),
             emptied,
             shared: Arc::clone(shared),
-            left_out: 0,
+            left_out: LeftOut::default(),
+            left_out_count: 0,
+            cpus: u16::try_from(recorder.meta.cpus_online).unwrap_or(u16::MAX),
             told: None,
             forgotten: 0,
             lookout: match recorder.options.target {
@@ -121,8 +131,30 @@ impl Collector {
             },
             counts_calls: false,
             next_calls: Nanos::ZERO,
-            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
-            failure: None,
+            nvml: Nvml::start(options.nvml.then_some(nvml::PERIOD)),
+            no_calls: None,
+            has_screen,
+            is_quiet: options.quiet,
+            until: recorder.meta.start(),
+        })
+    }
+
+    /// When nothing comes any more: what is left is analysed, and a snapshot that was asked for is written. The
+    /// result is what there is to say of that, where a screen was in the way.
+    pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
+        let now = self.until;
+        self.tell_left_out(recorder, now);
+        self.hand_over_events();
+        if let Some(slice) = self.lookout.as_mut().and_then(Lookout::end) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
+        }
+        let _ = self.to.send(Batch::End(now));
+        let snapshot = self.asked(recorder);
+        let said = self.keeper.finish(recorder, now, snapshot)?;
+        Ok(if self.has_screen && !self.is_quiet {
+            said
+        } else {
+            Vec::new()
         })
     }
 
@@ -131,17 +163,14 @@ impl Collector {
         let Some(lookout) = &mut self.lookout else {
             return;
         };
-        match lookout.turn(&mut recorder.session, now) {
-            Ok(None) => {}
-            Ok(Some(slice)) => {
-                let _ = self.to.send(Batch::Slice(Box::new(slice)));
-            }
-            Err(e) => self.failure = Some(format!("cannot look at the machine: {e:#}")),
+        if let Some(slice) = lookout.turn(&mut recorder.session, now) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
         }
     }
 
-    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
-        if !self.counts_calls || now < self.next_calls {
+    /// `last`: there is no other time.
+    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos, last: bool) {
+        if !self.counts_calls || (now < self.next_calls && !last) {
             return;
         }
         self.next_calls = now + SLICE;
@@ -158,15 +187,32 @@ impl Collector {
         }
     }
 
+    /// What was left out until `now` is a loss.
+    fn tell_left_out(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        for loss in self.left_out.told(now, self.cpus) {
+            self.left_out_count += loss.count;
+            recorder.session.seen.lost += loss.count;
+            self.batch.push(Event::Loss(loss));
+        }
+    }
+
     /// Without an analyst there is nothing to hand over to, and the end is near.
     fn hand_over(&mut self, until: Nanos) {
+        self.hand_over_events();
+        // Of the machine slices come as they are.
+        let of_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
+        if !of_machine {
+            let _ = self.to.send(Batch::Until(until));
+        }
+    }
+
+    fn hand_over_events(&mut self) {
         if !self.batch.is_empty() {
             let empty = self.emptied.try_recv().unwrap_or_default();
             let events = std::mem::replace(&mut self.batch, empty);
             self.shared.queued.fetch_add(events.len(), Ordering::AcqRel);
             let _ = self.to.send(Batch::Events(events));
         }
-        let _ = self.to.send(Batch::Until(until));
     }
 
     fn tell(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
@@ -199,11 +245,12 @@ impl Collector {
             warnings = recorder.warnings();
             warnings.extend(recorder.probed_text(&warnings));
         }
-        warnings.extend(self.failure.clone());
-        if self.left_out > 0 {
+        warnings.extend(self.no_calls.clone());
+        warnings.extend(self.lookout.iter().flat_map(Lookout::failures).cloned());
+        if self.left_out_count > 0 {
             let text = format!(
                 "{} events were left out: gdiag could not keep up",
-                Count(self.left_out)
+                Count(self.left_out_count)
             );
             warnings.insert(0, text);
         }
@@ -281,7 +328,7 @@ impl Collector {
                         done = done.and(lookout.count_calls(on));
                     }
                     self.counts_calls = on && done.is_ok();
-                    self.failure = done
+                    self.no_calls = done
                         .err()
                         .map(|e| format!("cannot count system calls: {e:#}"));
                 }
@@ -296,25 +343,31 @@ impl Collector {
 impl Sink for Collector {
     fn push(&mut self, event: &Event) {
         self.keeper.push(event);
-        let is_full =
-            || self.shared.queued.load(Ordering::Acquire) + self.batch.len() > MOST_QUEUED;
-        let is_scheduling = matches!(
-            event,
-            Event::Switch(_) | Event::Waking(_) | Event::Interrupt(_)
-        );
-        if is_scheduling && is_full() {
-            self.left_out += 1;
-        } else {
+        let waiting = self.shared.queued.load(Ordering::Acquire) + self.batch.len();
+        if !self.left_out.takes(event, waiting) {
             self.batch.push(event.clone());
         }
     }
 
     fn turn(&mut self, recorder: &mut Recorder<'_>, mut turn: Turn) -> Result<Option<End>> {
         turn.woken.snapshot |= self.asked(recorder);
+        let is_left = self.shared.is_left();
+        let ends = is_left || turn.woken.end.is_some();
+        if ends && self.has_screen {
+            // It is closed while the rest is read.
+            self.shared.update(|state| state.over = true);
+        }
+        if turn.stepped || ends {
+            self.count(recorder, turn.now, ends);
+        }
         if turn.stepped {
-            self.count(recorder, turn.now);
+            self.until = turn.now;
+            self.tell_left_out(recorder, turn.now);
             self.hand_over(turn.now);
             self.look_out(recorder, turn.now);
+        } else if ends {
+            // What comes yet happened before now.
+            self.until = turn.now;
         }
         let end = self.keeper.turn(recorder, turn)?;
         if self.keeper.forgotten != self.forgotten {
@@ -322,7 +375,7 @@ impl Sink for Collector {
             let _ = self.to.send(Batch::Forget);
         }
         self.tell(recorder, turn.now);
-        Ok(end.or(self.shared.is_left().then_some(End::Asked)))
+        Ok(end.or(is_left.then_some(End::Asked)))
     }
 }
 

@@ -184,7 +184,7 @@ impl Player<'_> {
         let Some(printer) = &mut self.printer else {
             return Ok(());
         };
-        printer.print(&self.shared.look())?;
+        printer.print(&self.shared.look(), &self.shared.printed)?;
         Ok(())
     }
 

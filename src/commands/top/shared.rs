@@ -1,7 +1,7 @@
 //! What the threads of `top` have in common: the last slices, and how it goes.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(super) struct Shared {
     leave: AtomicBool,
     /// Events that were handed over and not looked at yet.
     pub(super) queued: AtomicUsize,
+    /// Bytes that somebody has taken from stdout.
+    pub(super) printed: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ impl Shared {
             waker: OnceLock::new(),
             leave: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
+            printed: AtomicU64::new(0),
         }
     }
 
@@ -97,6 +100,10 @@ impl Shared {
 
     pub(super) fn is_over(&self) -> bool {
         self.lock().over
+    }
+
+    pub(super) fn has_slices(&self) -> bool {
+        !self.lock().slices.is_empty()
     }
 
     /// All there is; slices are shared, not copied.
