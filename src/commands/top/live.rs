@@ -254,6 +254,11 @@ impl Collector {
             );
             warnings.insert(0, text);
         }
+        if let Some(held) = self.shared.look().shortened() {
+            warnings.push(format!(
+                "so much is in each second that only the last {held} are held"
+            ));
+        }
         let counts_calls = self.counts_calls;
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
