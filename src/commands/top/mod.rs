@@ -106,7 +106,7 @@ impl Printing {
         let mut since = Instant::now();
         while !self.thread.is_finished() {
             let now = self.shared.printed.load(Ordering::Acquire);
-            if now != printed {
+            if now != printed || now % 2 == 0 {
                 (printed, since) = (now, Instant::now());
             }
             if since.elapsed() >= UNREAD {
