@@ -348,8 +348,12 @@ fn of_a_launch_before_the_timeline_nothing_is_concluded() {
     };
     for (launch, op) in [(20, 30), (40, 30)] {
         let mut story = story(launch, op);
-        story.events.retain(|e| !matches!(e, Event::GpuOp(op) if op.start > us(800)));
-        story.events.retain(|e| !matches!(e, Event::ApiCall(c) if c.start > us(800)));
+        story
+            .events
+            .retain(|e| !matches!(e, Event::GpuOp(op) if op.start > us(800)));
+        story
+            .events
+            .retain(|e| !matches!(e, Event::ApiCall(c) if c.start > us(800)));
         let t = story.attach(1_000).built();
         let slices = live(&t, &[300, 600, 1_000]);
         for slice in &slices {

@@ -27,8 +27,9 @@ use crate::store::meta::{Meta, Summary};
 use crate::store::{create_file, Held, Memory};
 use crate::units::{Bytes, Count, Nanos};
 
-/// Records of the device come so much later, at most, than what they tell of.
-const SETTLE: Nanos = Nanos::from_millis(500);
+/// Records of the device come so much later, at most, than what they tell of: the shim flushes every 250 ms, gdiag
+/// reads every 100 ms, and CUPTI takes its time.
+const SETTLE: Nanos = Nanos::from_secs(1);
 
 /// How often it is noted how much there was so far.
 const MOMENT: Nanos = Nanos::from_secs(1);
@@ -148,6 +149,8 @@ pub(in crate::commands) struct Keeper {
     pub(super) stopping: Option<Caller>,
     messages: VecDeque<String>,
     quiet: bool,
+    /// Nobody controls it from outside: a snapshot is there because a person has just asked for it.
+    is_alone: bool,
     /// How often all ids were forgotten.
     pub(in crate::commands) forgotten: u32,
     /// CPU time that was taken before there was anything to record.
@@ -164,6 +167,7 @@ impl Keeper {
     ) -> Result<Keeper> {
         let output = recorder.options.output.clone();
         let mut keeper = Keeper::new(recorder, options, output, None)?;
+        keeper.is_alone = true;
         // Whoever presses a key does not mean to lose what was written yesterday.
         while keeper.number < u32::MAX && keeper.path_of(keeper.number + 1).exists() {
             keeper.number += 1;
@@ -224,6 +228,7 @@ impl Keeper {
             stopping: None,
             messages: VecDeque::new(),
             quiet,
+            is_alone: false,
             forgotten: 0,
             cpu_before: cpu_time(),
             until: start,
@@ -499,8 +504,20 @@ impl Keeper {
     /// There is nothing to write.
     fn refuse(&mut self, goes: Goes, text: String) {
         match goes {
-            Goes::Numbered(why) => self.say(format!("{why}: no snapshot: {text}")),
+            Goes::Numbered(why) => {
+                let why = self.cause(&why);
+                self.say(format!("{why}no snapshot: {text}"));
+            }
             Goes::Caller(caller) => drop(caller.answer(&Answer::Failed { text })),
+        }
+    }
+
+    /// Why there should have been one, unless somebody has asked for it a moment ago.
+    fn cause(&self, why: &str) -> String {
+        if self.is_alone {
+            String::new()
+        } else {
+            format!("{why}: ")
         }
     }
 
@@ -546,7 +563,12 @@ impl Keeper {
             (Goal::File { path, why }, Ok(written)) => {
                 let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
                 let size = Bytes(written.bytes);
-                self.say(format!("{why}: {took} in {} ({size})", path.display()));
+                let path = path.display();
+                self.say(if self.is_alone {
+                    format!("wrote {path}: the last {took}, {size}")
+                } else {
+                    format!("{why}: {took} in {path} ({size})")
+                });
                 let is_last = !self.options.triggers.is_empty()
                     && self.unasked >= self.options.snapshots
                     && self.due.is_none();
@@ -558,7 +580,8 @@ impl Keeper {
                 }
             }
             (Goal::File { path, why }, Err(text)) => {
-                self.say(format!("{why}: no snapshot in {}: {text}", path.display()));
+                let why = self.cause(&why);
+                self.say(format!("{why}no snapshot in {}: {text}", path.display()));
             }
             (Goal::Caller(caller), Ok(written)) => {
                 drop(caller.answer(&Answer::Snapshot(written)));

@@ -127,8 +127,9 @@ impl<'a> Printer<'a> {
         .context("cannot write the report")?;
         let mut stdout = io::stdout().lock();
         for part in out.chunks(PIECE) {
+            printed.fetch_add(1, Ordering::AcqRel);
             match stdout.write_all(part).and_then(|()| stdout.flush()) {
-                Ok(()) => printed.fetch_add(part.len() as u64, Ordering::AcqRel),
+                Ok(()) => printed.fetch_add(1, Ordering::AcqRel),
                 Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
                     return Err(Error::OutputClosed.into())
                 }

@@ -33,7 +33,7 @@ pub(super) struct Shared {
     leave: AtomicBool,
     /// Events that were handed over and not looked at yet.
     pub(super) queued: AtomicUsize,
-    /// Bytes that somebody has taken from stdout.
+    /// Counts up before a piece is written to stdout, and after it: odd while somebody has to read.
     pub(super) printed: AtomicU64,
 }
 
