@@ -251,6 +251,8 @@ fn coverage(t: &Timeline, pid: Pid, scope: Scope) -> Coverage {
             coverage.came_back += 1;
             coverage.inside.0 += u64::from(inside(&c));
             coverage.inside.1 += u64::from(inside(&c));
+        } else if scope.goes_on && call.start < t.start() {
+            // Of a thread's last launch before the timeline, nobody knows whether its operation is there, too.
         } else if captured.overlaps(call.start, call.end.max(just_after(call.start))) {
             // Put into a graph, not on the device.
         } else if last_back.is_some_and(|last| i > last) {

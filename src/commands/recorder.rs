@@ -400,9 +400,10 @@ fn meta(
         command: std::env::args_os().map(|arg| text(&arg)).collect(),
         mode: match options.target {
             Target::Command => TargetMode::Launch,
-            Target::Pids(_) | Target::Cgroups { .. } => TargetMode::Attach,
-            Target::All | Target::Cuda => TargetMode::All,
+            Target::Pids(_) | Target::Cgroups { .. } | Target::Cuda => TargetMode::Attach,
+            Target::All => TargetMode::All,
         },
+        unrelated: options.target == Target::Cuda,
         targets: plan.targets.iter().copied().map(Pid).collect(),
         cgroups: subject.directories(),
         start_mono_ns: now.mono.0,

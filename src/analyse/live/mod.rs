@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod awaited;
+mod bounds;
 mod feed;
 mod gpus;
 mod slice;
@@ -22,7 +23,7 @@ use crate::analyse::report::Report;
 use crate::analyse::{sched, syscalls};
 use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 pub use feed::{Feed, SLICE};
 pub use slice::slice;
@@ -109,6 +110,8 @@ pub struct Parts {
     said: Vec<String>,
     /// By GPU of the report.
     gpus: Vec<GpuParts>,
+    /// What it takes; see [`Slice::bytes`].
+    bytes: Bytes,
     /// How many CPUs there are, where all that runs on them is seen.
     cpus: Option<u32>,
 }

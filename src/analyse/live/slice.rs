@@ -12,7 +12,7 @@ use crate::model::ops::CallIdx;
 use crate::model::thread::{Thread, ThreadIdx};
 use crate::model::{api, Timeline};
 use crate::store::meta::TargetMode;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 /// What happened in `[from, to)`. The timeline is finished and holds what is needed to explain that: the last
 /// operation of each device before `from` at least, the states of threads as of then, and what belongs
@@ -100,6 +100,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             counts,
             said,
             gpus: parts,
+            bytes: Bytes(0),
             cpus: (t.meta().mode == TargetMode::All).then_some(t.meta().cpus_online),
         },
     }

@@ -338,6 +338,34 @@ fn what_was_launched_and_has_not_come_back_may_be_running() {
 }
 
 #[test]
+fn of_a_launch_before_the_timeline_nothing_is_concluded() {
+    // The last operation of the device is of another launch than the last of the thread.
+    let story = |launch: i64, op: i64| {
+        let mut story = one_gap();
+        story.meta.start_mono_ns = us(50).0;
+        story.api(MAIN, LAUNCH, (launch, launch + 1));
+        story.kernel((op, op + 1), (op + 2, op + 30))
+    };
+    for (launch, op) in [(20, 30), (40, 30)] {
+        let mut story = story(launch, op);
+        story
+            .events
+            .retain(|e| !matches!(e, Event::GpuOp(op) if op.start > us(800)));
+        story
+            .events
+            .retain(|e| !matches!(e, Event::ApiCall(c) if c.start > us(800)));
+        let t = story.attach(1_000).built();
+        let slices = live(&t, &[300, 600, 1_000]);
+        for slice in &slices {
+            let gpu = &slice.report.gpus[0];
+            assert_eq!(gpu.idle, Some(slice.to - slice.from));
+            let of_measurement = (gpu.causes.iter()).find(|c| c.cause == Cause::UnknownMeasurement);
+            assert!(of_measurement.is_none(), "{gpu:#?}");
+        }
+    }
+}
+
+#[test]
 fn records_that_are_lost_make_only_their_slice_unknown() {
     let mut story = timeline();
     for i in 0..20 {

@@ -166,11 +166,13 @@ impl Keeper {
         options: &KeepOptions,
     ) -> Result<Keeper> {
         let output = recorder.options.output.clone();
-        let keeper = Keeper::new(recorder, options, output, None)?;
-        Ok(Keeper {
-            is_alone: true,
-            ..keeper
-        })
+        let mut keeper = Keeper::new(recorder, options, output, None)?;
+        keeper.is_alone = true;
+        // Whoever presses a key does not mean to lose what was written yesterday.
+        while keeper.number < u32::MAX && keeper.path_of(keeper.number + 1).exists() {
+            keeper.number += 1;
+        }
+        Ok(keeper)
     }
 
     pub(super) fn new(
@@ -521,8 +523,12 @@ impl Keeper {
 
     fn next_path(&mut self) -> PathBuf {
         self.number += 1;
+        self.path_of(self.number)
+    }
+
+    fn path_of(&self, number: u32) -> PathBuf {
         let mut path = self.output.as_os_str().to_os_string();
-        path.push(format!(".{}", self.number));
+        path.push(format!(".{number}"));
         path.into()
     }
 

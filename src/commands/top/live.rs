@@ -33,6 +33,9 @@ const TOLD: Nanos = Nanos::from_secs(1);
 /// Emptied batches that are kept for their room.
 pub(super) const MOST_SPARE: usize = 8;
 
+/// How often it is looked whether anybody looks.
+const LOOK: Nanos = Nanos::from_millis(100);
+
 /// Targets that are listed, at most.
 const MOST_TARGETS: usize = 200;
 
@@ -139,9 +142,8 @@ impl Collector {
         })
     }
 
-    /// When nothing comes any more: what is left is analysed, and a snapshot that was asked for is written. The
-    /// result is what there is to say of that, where a screen was in the way.
-    pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
+    /// When nothing comes any more: what is left is analysed.
+    pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) {
         let now = self.until;
         self.tell_left_out(recorder, now);
         self.hand_over_events();
@@ -149,8 +151,33 @@ impl Collector {
             let _ = self.to.send(Batch::Slice(Box::new(slice)));
         }
         let _ = self.to.send(Batch::End(now));
+    }
+
+    /// The targets have ended, and somebody looks at what there was: until that one leaves, or is told to.
+    pub(super) fn linger(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.shared.update(|state| {
+            let text = "what was looked at has ended: q quits, w writes the end of it";
+            state.status.message = Some(text.to_string());
+        });
+        while !self.shared.is_left() {
+            let woken = recorder.subject.wait(None, clock::monotonic() + LOOK)?;
+            if woken.end == Some(End::Asked) {
+                break;
+            }
+            if self.asked(recorder) {
+                let said = self.keeper.finish(recorder, self.until, true)?;
+                self.shared
+                    .update(|state| state.status.message = said.last().cloned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot that was asked for is written. The result is what there is to say of that, where a screen was in
+    /// the way.
+    pub(super) fn conclude(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
         let snapshot = self.asked(recorder);
-        let said = self.keeper.finish(recorder, now, snapshot)?;
+        let said = self.keeper.finish(recorder, self.until, snapshot)?;
         Ok(if self.has_screen && !self.is_quiet {
             said
         } else {
@@ -254,6 +281,11 @@ impl Collector {
             );
             warnings.insert(0, text);
         }
+        if let Some(held) = self.shared.look().shortened() {
+            warnings.push(format!(
+                "so much is in each second that only the last {held} are held"
+            ));
+        }
         let counts_calls = self.counts_calls;
         let targets = self.targets(recorder, now);
         let lost = recorder.session.seen.lost;
@@ -353,7 +385,8 @@ impl Sink for Collector {
         turn.woken.snapshot |= self.asked(recorder);
         let is_left = self.shared.is_left();
         let ends = is_left || turn.woken.end.is_some();
-        if ends && self.has_screen {
+        let stays = turn.woken.end.is_some_and(|end| stays(recorder, end));
+        if ends && self.has_screen && !stays {
             // It is closed while the rest is read.
             self.shared.update(|state| state.over = true);
         }
@@ -376,6 +409,15 @@ impl Sink for Collector {
         }
         self.tell(recorder, turn.now);
         Ok(end.or(is_left.then_some(End::Asked)))
+    }
+}
+
+/// Of what has ended by itself the last minutes matter most: the screen stays.
+pub(super) fn stays(recorder: &Recorder<'_>, end: End) -> bool {
+    match end {
+        End::TargetsEnded => true,
+        End::CommandEnded => recorder.subject.is_command(),
+        End::Asked | End::Duration => false,
     }
 }
 

@@ -162,11 +162,17 @@ fn collect(
         thread.spawn(run).context("cannot start a thread")?
     };
     let end = recorder.run(&mut collector);
+    collector.end(recorder);
+    if let Some(end) = end.as_ref().ok().filter(|_| has_screen) {
+        if live::stays(recorder, *end) {
+            collector.linger(recorder)?;
+        }
+    }
     if has_screen {
         // The terminal is given back at once: there is nobody to show the rest to.
         shared.update(|state| state.over = true);
     }
-    let concluded = collector.end(recorder);
+    let concluded = collector.conclude(recorder);
     let nvml = collector.nvml_text();
     drop(collector);
     let analysed = analyst.join();

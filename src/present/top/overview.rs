@@ -26,8 +26,8 @@ use super::table::{self, line};
 use super::view::View;
 use crate::analyse::report::Gpu;
 use crate::present::report::gap::merge;
-use crate::present::report::{or_dash, who_and_what};
-use crate::units::Share;
+use crate::present::report::{or_dash, who_and_what, window};
+use crate::units::{Nanos, Share};
 
 /// Rows of what is beside the point here: its own screen has all.
 const ROWS: usize = 20;
@@ -340,6 +340,7 @@ fn panel(canvas: &mut Canvas<'_>, area: Rect, model: &Model, gpu: &Gpu) {
 fn busy(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
     let share = gpus::busy_share(gpu);
     let text = match share {
+        Some(_) if window(gpu) == Nanos::ZERO => "busy unknown".to_string(),
         Some(share) => format!("{:>7} busy", Share(share).to_string()),
         None => "busy unknown".to_string(),
     };
