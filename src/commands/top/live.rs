@@ -12,15 +12,16 @@ use super::analyst::Batch;
 use super::left_out::LeftOut;
 use super::lookout::Lookout;
 use super::shared::{Shared, HISTORY};
+use super::targets::{Targets, MOST_TARGETS};
 use crate::analyse::live::SLICE;
 use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
+use crate::collect::clock;
 use crate::collect::nvml::{self, Nvml};
-use crate::collect::{clock, process};
 use crate::commands::flight::keep::Keeper;
 use crate::commands::recorder::{Recorder, Sink, Turn};
 use crate::commands::subject::End;
 use crate::event::{Event, Pid};
-use crate::present::top::model::{self, Source};
+use crate::present::top::model::Source;
 use crate::present::top::Ask;
 use crate::units::{Bytes, Count, Nanos};
 
@@ -35,9 +36,6 @@ pub(super) const MOST_SPARE: usize = 8;
 
 /// How often it is looked whether anybody looks.
 const LOOK: Nanos = Nanos::from_millis(100);
-
-/// Targets that are listed, at most.
-const MOST_TARGETS: usize = 200;
 
 /// Waits at least this long keep their kernel stack.
 const WAIT_THRESHOLD: Nanos = Nanos::from_micros(100);
@@ -91,6 +89,7 @@ pub(super) struct Collector {
     is_quiet: bool,
     /// All events before were pushed.
     until: Nanos,
+    targets: Targets,
 }
 
 /// What was so when it was last told how it goes.
@@ -139,6 +138,7 @@ impl Collector {
             has_screen,
             is_quiet: options.quiet,
             until: recorder.meta.start(),
+            targets: Targets::new(recorder.options.target == Target::All),
         })
     }
 
@@ -281,13 +281,28 @@ impl Collector {
             );
             warnings.insert(0, text);
         }
-        if let Some(held) = self.shared.look().shortened() {
+        let state = self.shared.look();
+        if let Some(held) = state.shortened() {
             warnings.push(format!(
                 "so much is in each second that only the last {held} are held"
             ));
         }
         let counts_calls = self.counts_calls;
-        let targets = self.targets(recorder, now);
+        if let Some(lookout) = &self.lookout {
+            self.targets.add_cuda(&lookout.pids(), now);
+        }
+        let notes = Collector::notes(recorder);
+        let newest = state.slices.back().map(Arc::as_ref);
+        let targets = self.targets.told(now, newest, &notes);
+        if self.targets.is_full() {
+            warnings.push(format!(
+                "more than {MOST_TARGETS} processes are looked at: not all of them are listed"
+            ));
+        }
+        if (self.lookout.as_ref()).is_some_and(Lookout::is_full) {
+            let text = "more threads than are looked at have names like those of CUDA: not every process that uses CUDA may be found";
+            warnings.push(text.to_string());
+        }
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;
         let message = self.keeper.last_message().map(str::to_string);
@@ -313,39 +328,20 @@ impl Collector {
         });
     }
 
-    /// Those that were there before stay for a while after their end.
-    fn targets(&self, recorder: &Recorder<'_>, now: Nanos) -> Vec<model::Target> {
-        let mut targets = self.shared.look().targets;
-        let cuda = self.lookout.as_ref().map(Lookout::pids).unwrap_or_default();
-        let members = match recorder.options.target {
-            Target::Cuda => cuda.clone(),
-            // Of the whole machine only those that matter are listed.
-            Target::All => Vec::new(),
-            Target::Command | Target::Pids(_) | Target::Cgroups { .. } => {
-                recorder.subject.members()
+    /// What there is to say of some processes.
+    fn notes(recorder: &Recorder<'_>) -> Vec<(Pid, String)> {
+        let session = &recorder.session;
+        let hindered = session.hindered();
+        let hindered = hindered.map(|(pid, why)| (pid, format!("no GPU records: {why}")));
+        let probed = session.probed().map(|(pid, _, why)| {
+            let mut text = "host side only, by probes on the driver".to_string();
+            if !why.is_empty() {
+                text.push_str(": ");
+                text.push_str(why);
             }
-        };
-        for target in &mut targets {
-            if !members.contains(&target.pid.0) {
-                target.ended.get_or_insert(now);
-            }
-        }
-        targets.retain(|t| t.ended.is_none_or(|ended| now < ended + HISTORY));
-        for &pid in &members {
-            let is_there = |t: &model::Target| t.pid.0 == pid && t.ended.is_none();
-            if targets.len() >= MOST_TARGETS || targets.iter().any(is_there) {
-                continue;
-            }
-            targets.push(model::Target {
-                pid: Pid(pid),
-                comm: process::comm(pid).unwrap_or_default(),
-                cuda: cuda.contains(&pid),
-                since: now,
-                ended: None,
-                note: None,
-            });
-        }
-        targets
+            (pid, text)
+        });
+        hindered.chain(probed).collect()
     }
 
     /// Whether a snapshot is asked for.
@@ -375,6 +371,7 @@ impl Collector {
 impl Sink for Collector {
     fn push(&mut self, event: &Event) {
         self.keeper.push(event);
+        self.targets.push(event);
         let waiting = self.shared.queued.load(Ordering::Acquire) + self.batch.len();
         if !self.left_out.takes(event, waiting) {
             self.batch.push(event.clone());

@@ -71,6 +71,11 @@ impl Lookout {
         self.processes.all().map(|process| process.pid).collect()
     }
 
+    /// There may be more of them than could be found.
+    pub(super) fn is_full(&self) -> bool {
+        self.processes.is_full()
+    }
+
     pub(super) fn watches_machine(&self) -> bool {
         matches!(self.machine, State::On(_))
     }

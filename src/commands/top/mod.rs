@@ -12,6 +12,7 @@ mod replay;
 mod shared;
 mod signals;
 mod stage;
+mod targets;
 mod terminal;
 mod ui;
 mod wake;
