@@ -52,6 +52,17 @@ impl Drop for Leave<'_> {
     }
 }
 
+/// Whoever has it makes what is looked at: without it there will be no more.
+struct Fails<'a>(&'a Shared);
+
+impl Drop for Fails<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.leave();
+        }
+    }
+}
+
 /// The result is the exit status.
 pub fn run(options: &TopOptions) -> Result<u8> {
     match &options.source {
@@ -143,8 +154,7 @@ fn collect(
         let shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("gdiag-analyst".to_string());
         let run = move || {
-            // Also by a panic.
-            let _leave = Leave(&shared);
+            let _fails = Fails(&shared);
             analyst::run(feed, &receiver, &empties, &shared);
         };
         thread.spawn(run).context("cannot start a thread")?
