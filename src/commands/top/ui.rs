@@ -23,8 +23,10 @@ use super::signals::Signals;
 use super::terminal::Screen;
 use super::wake::Wake;
 use crate::analyse::live::{Slice, Window};
+use crate::collect::local_time;
 use crate::present::top::theme::Background;
 use crate::present::top::{draw, Ask, Model, Theme, View};
+use crate::store::meta::Meta;
 use crate::units::Nanos;
 
 /// Between two frames, however fast keys come or the size changes.
@@ -463,6 +465,12 @@ fn gpu_of(model: &Model, number: u32) -> Option<usize> {
 }
 
 fn model(state: State, window: Window, view: &View) -> Model {
+    let mut status = state.status;
+    if let Some(wall_s) = wall_s(&state.meta, window.to) {
+        status.wall_s = wall_s;
+        // Who looks at a recording knows the clocks where gdiag is, not those where it was made.
+        status.utc_offset_s = local_time::utc_offset(wall_s);
+    }
     Model {
         host: state.meta.host,
         source: state.source,
@@ -472,8 +480,18 @@ fn model(state: State, window: Window, view: &View) -> Model {
         newest: state.slices.back().map_or(Nanos::ZERO, |slice| slice.to),
         facts: state.facts,
         targets: state.targets,
-        status: state.status,
+        status,
     }
+}
+
+/// Seconds since the epoch; `None` before there is anything, and where the clock was not recorded.
+fn wall_s(meta: &Meta, at: Nanos) -> Option<i64> {
+    if meta.start_unix_ns == 0 || at == Nanos::ZERO {
+        return None;
+    }
+    let since = i128::from(at.0) - i128::from(meta.start_mono_ns);
+    let unix = i128::from(meta.start_unix_ns) + since;
+    i64::try_from(unix / 1_000_000_000).ok()
 }
 
 /// Tests see what becomes of the terminal then.
