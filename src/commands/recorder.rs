@@ -56,16 +56,17 @@ impl<'a> Recorder<'a> {
     ///
     /// Must be called while gdiag has one thread.
     pub(super) fn start(options: &'a RecordOptions) -> Result<Recorder<'a>> {
-        Recorder::start_with(options, || Ok(()))
+        Recorder::start_with(options, false, || Ok(()))
     }
 
-    /// As [`start`](Self::start). `alone` is called when the command has been forked, and there is one thread still.
+    /// As [`start`](Self::start). `screen`: the terminal is not for the command. `alone` is called when the command has been forked, and there is one thread still.
     pub(super) fn start_with(
         options: &'a RecordOptions,
+        screen: bool,
         alone: impl FnOnce() -> Result<()>,
     ) -> Result<Recorder<'a>> {
         let mut shim = None;
-        let subject = Subject::prepare(&options.target, &options.command, || {
+        let subject = Subject::prepare(&options.target, &options.command, screen, || {
             shim = shim_to_carry(options);
             let shim = shim.as_ref();
             shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))

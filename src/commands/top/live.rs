@@ -1,5 +1,6 @@
 //! Watching: the recorder's events go to memory, for snapshots, and to the analyst.
 
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
@@ -60,7 +61,12 @@ pub(super) fn record_options(
         keep: None,
         strict: options.strict,
         quiet,
-        verbose: options.verbose,
+        // It would go over the screen.
+        verbose: if quiet && io::stderr().is_terminal() {
+            0
+        } else {
+            options.verbose
+        },
     }
 }
 

@@ -75,7 +75,7 @@ fn watch(options: &TopOptions, target: &Target, command: &[std::ffi::OsString]) 
     let mut stage = Stage::set(options)?;
     let options = &in_windows(options);
     let record = live::record_options(options, target, command, options.quiet || stage.is_some());
-    let mut recorder = Recorder::start_with(&record, || match &mut stage {
+    let mut recorder = Recorder::start_with(&record, stage.is_some(), || match &mut stage {
         Some(stage) => stage.take_signals(false),
         None => Ok(()),
     })?;

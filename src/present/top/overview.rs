@@ -262,8 +262,8 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
 
 /// A line for each; where not all have room, the last line says how many more there are.
 fn all_gpus(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
-    let list = gpus::list(model, view.gpu, canvas.glyphs());
-    let chosen = view.gpu.min(list.rows.len().saturating_sub(1));
+    let chosen = view.gpu_place(model);
+    let list = gpus::list(model, chosen, canvas.glyphs());
     let rows = usize::from(area.height.saturating_sub(1));
     let (Some(hidden @ 1..), true) = (list.rows.len().checked_sub(rows), rows > 1) else {
         return table::rows(canvas, area, &list, 0, None);
@@ -494,7 +494,7 @@ fn tiny(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     }
     if several {
         let gpus = &model.window.report.gpus;
-        let chosen = view.gpu.min(gpus.len() - 1);
+        let chosen = view.gpu_place(model);
         let top = (chosen + 1).saturating_sub(usize::from(area.height));
         for (gpu, at) in gpus.iter().skip(top).zip(lines) {
             let (share, cause) = (busy_text(gpu), top_cause(gpu));
