@@ -214,6 +214,30 @@ fn a_thread_that_fails_ends_it_with_an_error() {
 }
 
 #[test]
+fn what_there_was_no_time_for_is_a_loss() {
+    if !can_watch() || !cfg!(debug_assertions) {
+        return;
+    }
+    // It is busy enough to have events.
+    let busy = "for i in $(seq 200); do sleep 0.01; done";
+    for (strict, status) in [(&[][..], 0), (&["--strict"], 4)] {
+        let arguments = [strict, &["--json", "-w", "1s", "--", "sh", "-c", busy]];
+        let output = top(&arguments.concat())
+            .env("GDIAG_TEST_QUEUE", "0")
+            .output()
+            .unwrap();
+        let (code, text, errors) = said(&output);
+        assert_eq!(code, Some(status), "{errors}");
+        assert!(errors.contains("events were lost"), "{errors}");
+        let lost = |report: &Value| report["quality"]["bpf_lost"].as_u64().unwrap();
+        assert!(
+            reports(&text).iter().any(|report| lost(report) > 0),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_snapshot_that_was_asked_for_is_there_after_the_end() {
     if !can_watch() {
         return;

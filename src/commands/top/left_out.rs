@@ -10,9 +10,6 @@ use crate::units::Nanos;
 /// When so many events wait, those of the scheduler are left out: most of all are.
 const MANY: usize = 2_000_000;
 
-/// And then all but those without which the others mean nothing.
-const MOST: usize = 2 * MANY;
-
 /// Where an event is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
@@ -24,8 +21,10 @@ enum Place {
 }
 
 /// What was left out since it was last told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LeftOut {
+    /// [`MANY`].
+    many: usize,
     /// It goes on until half of what waits has been looked at: not every second event is of use.
     scheduling: bool,
     all: bool,
@@ -35,10 +34,22 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
+    pub(super) fn new() -> LeftOut {
+        LeftOut {
+            many: many(),
+            scheduling: false,
+            all: false,
+            counts: BTreeMap::new(),
+            since: Nanos::ZERO,
+        }
+    }
+
     /// Whether this one is left out while `waiting` others wait.
     pub(super) fn takes(&mut self, event: &Event, waiting: usize) -> bool {
-        self.scheduling = waiting > if self.scheduling { MANY / 2 } else { MANY };
-        self.all = waiting > if self.all { MOST / 2 } else { MOST };
+        let is_full = |already, most| waiting > if already { most / 2 } else { most };
+        self.scheduling = is_full(self.scheduling, self.many);
+        // And then all but those without which the others mean nothing.
+        self.all = is_full(self.all, 2 * self.many);
         if !self.scheduling {
             return false;
         }
@@ -101,6 +112,18 @@ impl LeftOut {
     }
 }
 
+#[cfg(not(debug_assertions))]
+fn many() -> usize {
+    MANY
+}
+
+/// Tests see what becomes of the rest when it is less.
+#[cfg(debug_assertions)]
+fn many() -> usize {
+    let asked = std::env::var("GDIAG_TEST_QUEUE").ok();
+    asked.and_then(|many| many.parse().ok()).unwrap_or(MANY)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_a_loss_of_its_cpu_and_time() {
-        let mut left_out = LeftOut::default();
+        let mut left_out = LeftOut::new();
         assert!(!left_out.takes(&interrupt(3), MANY));
         assert!(left_out.told(Nanos(5), 8).is_empty());
         for _ in 0..2 {
@@ -146,7 +169,7 @@ mod tests {
 
     #[test]
     fn it_goes_on_until_half_of_what_waits_is_gone() {
-        let mut left_out = LeftOut::default();
+        let mut left_out = LeftOut::new();
         let mut takes = |waiting| left_out.takes(&interrupt(0), waiting);
         assert!(takes(MANY + 1));
         assert!(takes(MANY - 1) && takes(MANY / 2 + 1));
@@ -155,8 +178,8 @@ mod tests {
 
     #[test]
     fn a_flood_of_anything_ends_at_a_bound() {
-        let mut left_out = LeftOut::default();
-        assert!(left_out.takes(&signal(), MOST + 1));
+        let mut left_out = LeftOut::new();
+        assert!(left_out.takes(&signal(), 2 * MANY + 1));
         // Nobody knows of which CPU it was.
         let losses = left_out.told(Nanos(1), 4);
         assert_eq!(losses.len(), 4);

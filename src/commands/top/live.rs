@@ -128,7 +128,7 @@ impl Collector {
             batch: Vec::new(),
             emptied,
             shared: Arc::clone(shared),
-            left_out: LeftOut::default(),
+            left_out: LeftOut::new(),
             left_out_count: 0,
             cpus: u16::try_from(recorder.meta.cpus_online).unwrap_or(u16::MAX),
             told: None,

@@ -118,7 +118,7 @@ impl Printing {
         let mut since = Instant::now();
         while !self.thread.is_finished() {
             let now = self.shared.printed.load(Ordering::Acquire);
-            if now != printed || now % 2 == 0 {
+            if now != printed || now.is_multiple_of(2) {
                 (printed, since) = (now, Instant::now());
             }
             if since.elapsed() >= UNREAD {
@@ -188,17 +188,17 @@ fn collect(
     drop(collector);
     let analysed = analyst.join();
     shared.update(|state| state.over = true);
-    let printing = if has_screen {
-        joined(front)?;
-        None
+    let (printing, shown) = if has_screen {
+        (None, joined(front))
     } else {
         let thread = front;
-        Some(Printing { thread, shared })
+        (Some(Printing { thread, shared }), Ok(()))
     };
     let end = end?;
     for text in concluded? {
         let _ = writeln!(std::io::stderr(), "gdiag: {text}");
     }
+    shown?;
     if analysed.is_err() {
         bail!("the thread that analyses has failed");
     }
