@@ -76,6 +76,11 @@ impl Histogram {
         }
     }
 
+    /// Bytes that it takes beside its own.
+    pub fn heap(&self) -> usize {
+        self.buckets.capacity() * size_of::<u64>()
+    }
+
     pub fn add(&mut self, time: Nanos) {
         self.min = if self.count == 0 {
             time

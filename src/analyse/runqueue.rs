@@ -11,7 +11,6 @@ use crate::analyse::what::{Piece, What};
 use crate::event::{Cpu, Tid};
 use crate::model::cpu::CpuLog;
 use crate::model::thread::{State, Stretch, ThreadIdx, Who, Why};
-use crate::store::meta::TargetMode;
 use crate::units::Nanos;
 
 /// A CPU that takes longer than this to get going for a woken thread woke slowly.
@@ -170,8 +169,7 @@ impl Engine<'_> {
         if t.pid(a) == t.pid(b) {
             return true;
         }
-        // With the whole system as the target, being a target means nothing.
-        if t.meta().mode == TargetMode::All {
+        if !t.meta().is_one_job() {
             return walk::descends_from(t, b, t.pid(a)) || walk::descends_from(t, a, t.pid(b));
         }
         // A helper that was found by following wakers works for the job.

@@ -15,7 +15,6 @@ use crate::model::names::Traits;
 use crate::model::syscall::Group;
 use crate::model::thread::{State, Stretch, ThreadIdx, Wake, Who};
 use crate::model::Timeline;
-use crate::store::meta::TargetMode;
 use crate::units::Nanos;
 
 /// Between two waits of one series a thread runs no longer than this.
@@ -339,7 +338,7 @@ impl Engine<'_> {
             || descends_from(t, other, t.pid(waiter))
             || descends_from(t, waiter, t.pid(other));
         let target = || t.identity(other).is_some_and(|id| id.target);
-        !related && (t.meta().mode == TargetMode::All || !target())
+        !related && (!t.meta().is_one_job() || !target())
     }
 
     /// A program that the launching thread has started since it last called CUDA: whether it waits for its

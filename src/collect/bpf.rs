@@ -4,7 +4,7 @@
 //! tracefs, no perf event, no pinned map. Everything goes away with the process,
 //! however it dies.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,6 +12,8 @@ use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
@@ -122,7 +124,7 @@ pub struct Bpf {
     rings: RingBuffer<'static>,
     ring_count: u32,
     /// Of the ring that is being read, how much of what was there before is still to come, at most.
-    unread: Rc<Cell<u64>>,
+    unread: Arc<AtomicU64>,
     /// Possible CPUs; which of them are online may change at any time.
     cpus: u32,
     scheduling: bool,
@@ -190,15 +192,16 @@ impl Bpf {
         let skel = open.load().map_err(load_error)?;
 
         let record = Rc::new(RefCell::new(record));
-        let unread = Rc::new(Cell::new(0));
+        let unread = Arc::new(AtomicU64::new(0));
         let ring_maps = make_rings(&skel, rings)?;
         let mut builder = RingBufferBuilder::new();
         for map in &ring_maps {
-            let (record, unread) = (Rc::clone(&record), Rc::clone(&unread));
+            let (record, unread) = (Rc::clone(&record), Arc::clone(&unread));
             builder.add(map, move |bytes| {
                 (record.borrow_mut())(bytes);
-                unread.set(still_unread(unread.get(), bytes.len()));
-                if unread.get() == 0 {
+                let left = still_unread(unread.load(Ordering::Relaxed), bytes.len());
+                unread.store(left, Ordering::Relaxed);
+                if left == 0 {
                     ONCE_OVER
                 } else {
                     0
@@ -291,7 +294,7 @@ impl Bpf {
     /// writes faster than this reads keeps it from coming back. The rest waits in the ring, or is lost and counted.
     fn read_rings(&self) -> Result<()> {
         for ring in 0..self.ring_count {
-            self.unread.set(RING_BYTES.into());
+            self.unread.store(RING_BYTES.into(), Ordering::Relaxed);
             // SAFETY: the manager lives as long as `self`, and has that many rings.
             let result = unsafe {
                 let manager = self.rings.as_libbpf_object().as_ptr();

@@ -68,6 +68,7 @@ pub struct CudaProcesses {
     link: Link,
     _skel: CudaProcessesSkel<'static>,
     known: BTreeMap<(u32, Nanos), String>,
+    full: bool,
 }
 
 impl fmt::Debug for CudaProcesses {
@@ -101,6 +102,7 @@ impl CudaProcesses {
             link,
             _skel: skel,
             known: BTreeMap::new(),
+            full: false,
         })
     }
 
@@ -112,6 +114,7 @@ impl CudaProcesses {
             .take(most as u64)
             .read_to_end(&mut threads)
             .context("cannot walk the tasks of this machine")?;
+        self.full = threads.len() >= most;
         let now = processes(&threads);
         let changes = Changes {
             came: missing(&now, &self.known),
@@ -119,6 +122,11 @@ impl CudaProcesses {
         };
         self.known = now;
         Ok(changes)
+    }
+
+    /// The last look has seen as many threads as it does at most: there may be more processes.
+    pub fn is_full(&self) -> bool {
+        self.full
     }
 
     /// All that were there at the last look, by pid.

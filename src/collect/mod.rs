@@ -8,6 +8,7 @@ pub mod cuda_processes;
 pub mod driver;
 pub mod elf;
 pub mod inject;
+pub mod local_time;
 pub mod maps;
 mod marks;
 pub mod nvml;

@@ -3,12 +3,11 @@
 //! An object of its own: no event leaves the kernel, so nothing of what [`Bpf`](super::bpf::Bpf) carries
 //! them with is needed. Everything goes away with the process, however it dies.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -121,7 +120,7 @@ pub struct SchedSum {
     skel: SchedSumSkel<'static>,
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
-    ended: Rc<RefCell<Vec<u8>>>,
+    ended: Arc<Mutex<Vec<u8>>>,
     start: Nanos,
     stop: Option<Nanos>,
     /// Processes that came into a cgroup and that the iterator has looked for.
@@ -138,6 +137,11 @@ impl fmt::Debug for SchedSum {
             .field("missing", &self.missing)
             .finish_non_exhaustive()
     }
+}
+
+/// One thread has it at a time; which one may change.
+fn lock(ended: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
+    ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SchedSum {
@@ -172,11 +176,11 @@ impl SchedSum {
         config.sleeps = *plan.sleeps;
         let skel = open.load().map_err(bpf::load_error)?;
 
-        let ended = Rc::new(RefCell::new(Vec::new()));
+        let ended = Arc::new(Mutex::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&ended);
+        let sink = Arc::clone(&ended);
         builder.add(&skel.maps.ended, move |bytes| {
-            sink.borrow_mut().extend_from_slice(bytes);
+            lock(&sink).extend_from_slice(bytes);
             0
         })?;
         let ring = builder.build().context("cannot map the ring buffer")?;
@@ -254,7 +258,7 @@ impl SchedSum {
 
     /// So many have ended that it is time to read: what the maps have of them takes room that others need.
     pub fn is_full(&self) -> bool {
-        self.ended.borrow().len() >= MOST_ENDED * size_of::<types::gdiag_thread_sum>()
+        lock(&self.ended).len() >= MOST_ENDED * size_of::<types::gdiag_thread_sum>()
     }
 
     pub fn read(&mut self) -> Result<Raw> {
@@ -280,7 +284,7 @@ impl SchedSum {
             start: self.start,
             at,
             threads,
-            ended: std::mem::take(&mut *self.ended.borrow_mut()),
+            ended: std::mem::take(&mut *lock(&self.ended)),
             cpus,
             takers,
             places,

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Forks. `environment` replaces or adds variables. `mask` is the signal mask that the program gets.
+    /// Forks. `environment` replaces or adds variables. `mask` is the signal mask that the program gets. With `apart`, what it
+    /// would have of the terminal is /dev/null.
     ///
     /// Must be called while gdiag has one thread: the child of a fork may only do what is safe
     /// in a signal handler, and allocating is not.
@@ -69,6 +70,7 @@ impl Command {
         args: &[OsString],
         environment: &[(&str, OsString)],
         mask: &SigSet,
+        apart: bool,
     ) -> Result<Command> {
         let c =
             |text: &OsStr| CString::new(text.as_bytes()).context("a NUL byte in the command line");
@@ -83,6 +85,7 @@ impl Command {
         for (key, value) in environment {
             env.push(variable(OsStr::new(key), value)?);
         }
+        let null = if apart { Some(null()?) } else { None };
         let (start_read, start) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
         let (failure, failure_write) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
 
@@ -98,6 +101,9 @@ impl Command {
                 let mut byte = [0];
                 let go = matches!(nix::unistd::read(&start_read, &mut byte), Ok(1));
                 if go {
+                    if let Some(null) = &null {
+                        leave_terminal(null);
+                    }
                     let _ =
                         nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
                     // Rust ignores SIGPIPE; the program must not inherit that.
@@ -201,6 +207,26 @@ pub fn shell_status(status: i32) -> u8 {
         128 + signal
     };
     u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn null() -> Result<OwnedFd> {
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null");
+    Ok(null.context("cannot open /dev/null")?.into())
+}
+
+/// Standard streams that are no terminal stay as they are. In a child: nothing is allocated.
+fn leave_terminal(null: &OwnedFd) {
+    for fd in 0..3 {
+        // SAFETY: both take integers; the streams that are replaced are those of a child that is about to exec.
+        unsafe {
+            if libc::isatty(fd) == 1 {
+                libc::dup2(null.as_raw_fd(), fd);
+            }
+        }
+    }
 }
 
 fn variable(key: &OsStr, value: &OsStr) -> Result<CString> {

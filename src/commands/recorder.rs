@@ -56,16 +56,17 @@ impl<'a> Recorder<'a> {
     ///
     /// Must be called while gdiag has one thread.
     pub(super) fn start(options: &'a RecordOptions) -> Result<Recorder<'a>> {
-        Recorder::start_with(options, || Ok(()))
+        Recorder::start_with(options, false, || Ok(()))
     }
 
-    /// As [`start`](Self::start). `alone` is called when the command has been forked, and there is one thread still.
+    /// As [`start`](Self::start). `screen`: the terminal is not for the command. `alone` is called when the command has been forked, and there is one thread still.
     pub(super) fn start_with(
         options: &'a RecordOptions,
+        screen: bool,
         alone: impl FnOnce() -> Result<()>,
     ) -> Result<Recorder<'a>> {
         let mut shim = None;
-        let subject = Subject::prepare(&options.target, &options.command, || {
+        let subject = Subject::prepare(&options.target, &options.command, screen, || {
             shim = shim_to_carry(options);
             let shim = shim.as_ref();
             shim.map_or_else(Vec::new, |shim| shim.environment(options.unified_memory))
@@ -152,6 +153,7 @@ impl<'a> Recorder<'a> {
                 tell_injected(self.options, &mut self.session);
                 next_step = now + self.session.pause();
                 last_step = clock::monotonic();
+                self.unseen.look_again(last_step);
             }
             let turn = Turn {
                 now,
@@ -172,10 +174,7 @@ impl<'a> Recorder<'a> {
         let not_injected: Vec<_> = session.not_injected().collect();
         let told = session.probed().map(|(_, proc_pid, _)| proc_pid);
         let told = told.chain(not_injected.iter().map(|(proc_pid, _)| *proc_pid));
-        // Some of those found at the start have the library by now.
-        let mut unseen = self.unseen.clone();
-        unseen.look(&[]);
-        let unseen = unseen.warning(self.options.inject, told);
+        let unseen = self.unseen.warning(self.options.inject, told);
         let is_probed = session.probed().next().is_some();
         let why = match session.refused() {
             _ if seen.gpu_operations > 0 => None,
@@ -272,23 +271,40 @@ fn tell_injected(options: &RecordOptions, session: &mut Session) {
     }
 }
 
+/// Between two looks at the maps of a process.
+const SOONEST: Nanos = Nanos::from_secs(1);
+const LATEST: Nanos = Nanos::from_secs(300);
+
 /// Targets that use CUDA but were started without the shim.
 #[derive(Clone, Debug, Default)]
-struct Unseen(BTreeSet<u32>);
+struct Unseen {
+    pids: BTreeSet<u32>,
+    next_look: Nanos,
+    pause: Nanos,
+}
 
 impl Unseen {
     /// Looks at these processes, and again at those found before. One that has ended stays found.
     fn look(&mut self, pids: &[u32]) {
-        self.0
+        self.pids
             .retain(|&pid| shims::is_missing(pid) || !process::is_process(pid));
-        self.0
+        self.pids
             .extend(pids.iter().filter(|&&pid| shims::is_missing(pid)));
+    }
+
+    /// Some may have the library by now. Their maps tell, and to read those takes a lock of theirs: less and less often.
+    fn look_again(&mut self, now: Nanos) {
+        if now >= self.next_look && !self.pids.is_empty() {
+            self.look(&[]);
+            self.pause = (self.pause + self.pause).clamp(SOONEST, LATEST);
+            self.next_look = now + self.pause;
+        }
     }
 
     /// Nothing of those whose calls were measured by other means. With `injected`: the library would
     /// have been put into them, but for the end of the recording.
     fn warning(&self, injected: bool, probed: impl Iterator<Item = u32>) -> Option<String> {
-        let mut unseen = self.0.clone();
+        let mut unseen = self.pids.clone();
         probed.for_each(|pid| {
             unseen.remove(&pid);
         });
@@ -400,9 +416,10 @@ fn meta(
         command: std::env::args_os().map(|arg| text(&arg)).collect(),
         mode: match options.target {
             Target::Command => TargetMode::Launch,
-            Target::Pids(_) | Target::Cgroups { .. } => TargetMode::Attach,
-            Target::All | Target::Cuda => TargetMode::All,
+            Target::Pids(_) | Target::Cgroups { .. } | Target::Cuda => TargetMode::Attach,
+            Target::All => TargetMode::All,
         },
+        unrelated: options.target == Target::Cuda,
         targets: plan.targets.iter().copied().map(Pid).collect(),
         cgroups: subject.directories(),
         start_mono_ns: now.mono.0,

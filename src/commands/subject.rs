@@ -68,12 +68,13 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Checks all that was asked for, and forks the command, which then waits for [`Subject::go`].
-    /// `environment` is asked when the command is the target.
+    /// `environment` is asked when the command is the target. `screen`: the terminal is gdiag's, so the command has nothing of it.
     ///
     /// Must be called while gdiag has one thread.
     pub(super) fn prepare(
         target: &Target,
         command: &[OsString],
+        screen: bool,
         environment: impl FnOnce() -> Environment,
     ) -> Result<Subject> {
         if !process::proc_is_ours() {
@@ -96,7 +97,10 @@ impl Subject {
             Target::Pids(_) | Target::Cgroups { .. } | Target::All | Target::Cuda => Vec::new(),
         };
         let command = program
-            .map(|program| Command::prepare(&program, command, &environment, &signals.before))
+            .map(|program| {
+                let mask = &signals.before;
+                Command::prepare(&program, command, &environment, mask, screen)
+            })
             .transpose()?;
         // Only now: the command keeps the limit that gdiag was started with.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);

@@ -495,6 +495,12 @@ impl Session {
         })
     }
 
+    /// Those of [`Session::not_injected`], and what hindered.
+    pub fn hindered(&self) -> impl Iterator<Item = (Pid, String)> + '_ {
+        let untold = self.injections.untold();
+        untold.map(|(pid, _, why)| (pid, why.to_string()))
+    }
+
     /// What was put into which process since the last call.
     pub fn injected(&mut self) -> Vec<(Pid, Injected)> {
         std::mem::take(&mut self.injected)

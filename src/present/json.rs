@@ -19,7 +19,7 @@ use crate::analyse::report::{
 use crate::event::{CorrelationId, Pid, StreamId, Tid};
 use crate::facts::GpuFacts;
 use crate::present::facts::FactsDoc;
-use crate::present::names;
+use crate::present::{names, report};
 use crate::store::meta::{GpuSource, Meta, Summary};
 use crate::units::Nanos;
 
@@ -182,6 +182,7 @@ struct GpuDoc<'a> {
     name: Option<&'a String>,
     uuid: Option<&'a String>,
     window_ns: u64,
+    unknown_ns: u64,
     busy_ns: Option<u64>,
     idle_ns: Option<u64>,
     idle_explained: Option<f64>,
@@ -198,7 +199,8 @@ impl<'a> GpuDoc<'a> {
             index: gpu.index,
             name: known(&gpu.name),
             uuid: known(&gpu.uuid),
-            window_ns: gpu.window_end.saturating_sub(gpu.window_start).as_u64(),
+            window_ns: report::window(gpu).as_u64(),
+            unknown_ns: report::unknown(gpu).as_u64(),
             busy_ns: gpu.busy.map(Nanos::as_u64),
             idle_ns: gpu.idle.map(Nanos::as_u64),
             idle_explained: gpu.idle_explained,
@@ -534,7 +536,7 @@ mod tests {
                 "bpf_lost shim_lost cupti_lost invalid_gpu_records unmatched_gpu_records gpu_coverage \
                  max_clock_error_ns warnings",
             ),
-            ("/gpus/0", "index name uuid window_ns busy_ns idle_ns idle_explained busy causes gaps"),
+            ("/gpus/0", "index name uuid window_ns unknown_ns busy_ns idle_ns idle_explained busy causes gaps"),
             ("/gpus/0/busy", "kernel_ns memcpy_ns memset_ns"),
             ("/gpus/0/causes/0", "id ns share gaps by fix"),
             ("/gpus/0/causes/0/by/0", "pid tid comm what ns"),

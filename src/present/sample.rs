@@ -133,6 +133,7 @@ pub(super) fn meta() -> Meta {
             "gdiag", "record", "--", "python3", "train.py", "--name", "run 7",
         ]),
         mode: TargetMode::Launch,
+        unrelated: false,
         targets: vec![Pid(4711)],
         cgroups: Vec::new(),
         start_mono_ns: START,

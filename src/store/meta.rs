@@ -44,6 +44,8 @@ pub struct Meta {
     /// The command line of gdiag itself.
     pub command: Vec<String>,
     pub mode: TargetMode,
+    /// Targets were found one by one, whoever used CUDA: that two are targets does not say that they work together.
+    pub unrelated: bool,
     /// Host pids that were asked for or launched.
     pub targets: Vec<Pid>,
     /// Directories of the cgroups that were asked for.
@@ -79,6 +81,14 @@ pub struct Summary {
 impl Meta {
     pub fn start(&self) -> Nanos {
         Nanos(self.start_mono_ns)
+    }
+
+    /// Being a target means something: it is a part of the job that was asked for.
+    pub fn is_one_job(&self) -> bool {
+        match self.mode {
+            TargetMode::Launch | TargetMode::Attach => !self.unrelated,
+            TargetMode::All => false,
+        }
     }
 }
 

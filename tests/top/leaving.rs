@@ -203,7 +203,7 @@ fn without_its_terminal_it_ends() {
 }
 
 #[test]
-fn it_ends_with_its_target() {
+fn what_its_target_did_last_stays_until_somebody_leaves() {
     if !can_watch() {
         return;
     }
@@ -212,9 +212,25 @@ fn it_ends_with_its_target() {
     let before = mode(&terminal);
     let pid = terminal.start_top(&format!("-p {}", target.pid()));
     target.kill();
+    terminal.wait_for("the end of the target", |screen| {
+        screen.contains("has ended: q quits")
+    });
+    assert!(state(pid).is_some());
+    terminal.keys(&["q"]);
     wait_until("the end", || state(pid).is_none());
     terminal.wait_for_shell();
     assert_eq!(status(&terminal), "0");
+    assert_eq!(mode(&terminal), before);
+    // A signal ends it as well.
+    let mut target = Process::sleeper();
+    let pid = terminal.start_top(&format!("-p {}", target.pid()));
+    target.kill();
+    terminal.wait_for("the end of the target", |screen| {
+        screen.contains("has ended: q quits")
+    });
+    send(pid, Signal::SIGTERM);
+    wait_until("the end", || state(pid).is_none());
+    terminal.wait_for_shell();
     assert_eq!(mode(&terminal), before);
 }
 

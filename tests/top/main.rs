@@ -6,3 +6,4 @@ mod leaving;
 mod screens;
 mod support;
 mod terminals;
+mod windows;

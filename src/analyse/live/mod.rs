@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod awaited;
+mod bounds;
 mod feed;
 #[cfg(test)]
 mod feed_tests;
@@ -24,7 +25,7 @@ use crate::analyse::report::Report;
 use crate::analyse::{sched, syscalls};
 use crate::event::{Pid, Tid};
 use crate::histogram::Histogram;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 pub use feed::{Feed, SLICE};
 pub use slice::slice;
@@ -128,6 +129,8 @@ pub struct Parts {
     said: Vec<String>,
     /// By GPU of the report.
     gpus: Vec<GpuParts>,
+    /// What it takes; see [`Slice::bytes`].
+    bytes: Bytes,
     /// How many CPUs there are, where all that runs on them is seen.
     cpus: Option<u32>,
 }

@@ -15,7 +15,7 @@ use crate::model::ops::CallIdx;
 use crate::model::thread::{Thread, ThreadIdx};
 use crate::model::{api, BlindBecause, Timeline};
 use crate::store::meta::TargetMode;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 /// What happened in `[from, to)`. The timeline is finished and holds what is needed to explain that: the last
 /// operation of each device before `from` at least, the states of threads as of then, and what belongs
@@ -78,6 +78,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             counts: side.counts,
             said: side.said,
             gpus: side.parts,
+            bytes: Bytes(0),
             cpus: (t.meta().mode == TargetMode::All).then_some(t.meta().cpus_online),
         },
     }
@@ -107,6 +108,7 @@ pub(super) fn again(t: &Timeline, told: &Slice, options: &SliceOptions) -> Slice
             threads: told.report.threads.clone(),
         },
         parts: Parts {
+            bytes: Bytes(0),
             counts,
             said: side.said,
             gpus: side.parts,

@@ -138,6 +138,18 @@ pub fn join<'a>(parts: impl IntoIterator<Item = &'a Summary>) -> Summary {
     all
 }
 
+/// Several of one name as one.
+pub fn add_up(threads: &[ThreadSum]) -> Option<ThreadSum> {
+    let mut one = OneThread::default();
+    for thread in threads {
+        one.sum.join(thread);
+        one.behind.add(&thread.behind);
+        // One of many says nothing about most of them; those that woke most are few.
+        one.sum.wakers.truncate(LISTED);
+    }
+    (!threads.is_empty()).then(|| one.finish())
+}
+
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.saturating_add(b)),
@@ -160,7 +172,7 @@ impl OneThread {
 impl ThreadSum {
     /// All but `behind`, and in no order.
     fn join(&mut self, more: &ThreadSum) {
-        if self.who.tid == more.who.tid {
+        if id(&self.who) == id(&more.who) {
             rename(&mut self.who, &more.who);
         } else {
             self.who = more.who.clone();

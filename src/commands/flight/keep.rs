@@ -28,8 +28,9 @@ use crate::store::meta::{Meta, Summary};
 use crate::store::{create_file, Held, Memory};
 use crate::units::{Bytes, Count, Nanos};
 
-/// Records of the device come so much later, at most, than what they tell of.
-const SETTLE: Nanos = Nanos::from_millis(500);
+/// Records of the device come so much later, at most, than what they tell of: the shim flushes every 250 ms, gdiag
+/// reads every 100 ms, and CUPTI takes its time.
+const SETTLE: Nanos = Nanos::from_secs(1);
 
 /// How often it is noted how much there was so far.
 const MOMENT: Nanos = Nanos::from_secs(1);
@@ -151,6 +152,8 @@ pub(in crate::commands) struct Keeper {
     quiet: bool,
     /// Names that stayed in use when ids were forgotten last.
     pub(in crate::commands) names_in_use: FxHashSet<NameId>,
+    /// Nobody controls it from outside: a snapshot is there because a person has just asked for it.
+    is_alone: bool,
     /// How often all ids were forgotten.
     pub(in crate::commands) forgotten: u32,
     /// CPU time that was taken before there was anything to record.
@@ -166,7 +169,13 @@ impl Keeper {
         options: &KeepOptions,
     ) -> Result<Keeper> {
         let output = recorder.options.output.clone();
-        Keeper::new(recorder, options, output, None)
+        let mut keeper = Keeper::new(recorder, options, output, None)?;
+        keeper.is_alone = true;
+        // Whoever presses a key does not mean to lose what was written yesterday.
+        while keeper.number < u32::MAX && keeper.path_of(keeper.number + 1).exists() {
+            keeper.number += 1;
+        }
+        Ok(keeper)
     }
 
     pub(super) fn new(
@@ -223,6 +232,7 @@ impl Keeper {
             messages: VecDeque::new(),
             quiet,
             names_in_use: FxHashSet::default(),
+            is_alone: false,
             forgotten: 0,
             cpu_before: cpu_time(),
             until: start,
@@ -232,6 +242,22 @@ impl Keeper {
     /// The last thing that there was to say.
     pub(in crate::commands) fn last_message(&self) -> Option<&str> {
         self.messages.back().map(String::as_str)
+    }
+
+    /// Everything that was asked for is written, with all that there is, when nothing comes any more after `now`. The
+    /// result is what there was to say of it.
+    pub(in crate::commands) fn finish(
+        &mut self,
+        recorder: &Recorder<'_>,
+        now: Nanos,
+        snapshot: bool,
+    ) -> Result<Vec<String>> {
+        let context = || Context::of(recorder);
+        self.messages.clear();
+        self.all_is_there(now);
+        self.tend(now, snapshot, true, &context)?;
+        self.conclude(&context)?;
+        Ok(self.messages.iter().cloned().collect())
     }
 
     pub(in crate::commands) fn events(&self) -> u64 {
@@ -482,15 +508,31 @@ impl Keeper {
     /// There is nothing to write.
     fn refuse(&mut self, goes: Goes, text: String) {
         match goes {
-            Goes::Numbered(why) => self.say(format!("{why}: no snapshot: {text}")),
+            Goes::Numbered(why) => {
+                let why = self.cause(&why);
+                self.say(format!("{why}no snapshot: {text}"));
+            }
             Goes::Caller(caller) => drop(caller.answer(&Answer::Failed { text })),
+        }
+    }
+
+    /// Why there should have been one, unless somebody has asked for it a moment ago.
+    fn cause(&self, why: &str) -> String {
+        if self.is_alone {
+            String::new()
+        } else {
+            format!("{why}: ")
         }
     }
 
     fn next_path(&mut self) -> PathBuf {
         self.number += 1;
+        self.path_of(self.number)
+    }
+
+    fn path_of(&self, number: u32) -> PathBuf {
         let mut path = self.output.as_os_str().to_os_string();
-        path.push(format!(".{}", self.number));
+        path.push(format!(".{number}"));
         path.into()
     }
 
@@ -525,7 +567,12 @@ impl Keeper {
             (Goal::File { path, why }, Ok(written)) => {
                 let took = Nanos(written.to_ns.saturating_sub(written.from_ns));
                 let size = Bytes(written.bytes);
-                self.say(format!("{why}: {took} in {} ({size})", path.display()));
+                let path = path.display();
+                self.say(if self.is_alone {
+                    format!("wrote {path}: the last {took}, {size}")
+                } else {
+                    format!("{why}: {took} in {path} ({size})")
+                });
                 let is_last = !self.options.triggers.is_empty()
                     && self.unasked >= self.options.snapshots
                     && self.due.is_none();
@@ -537,7 +584,8 @@ impl Keeper {
                 }
             }
             (Goal::File { path, why }, Err(text)) => {
-                self.say(format!("{why}: no snapshot in {}: {text}", path.display()));
+                let why = self.cause(&why);
+                self.say(format!("{why}no snapshot in {}: {text}", path.display()));
             }
             (Goal::Caller(caller), Ok(written)) => {
                 drop(caller.answer(&Answer::Snapshot(written)));

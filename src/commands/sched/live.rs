@@ -31,7 +31,7 @@ pub(super) struct Watch<'a> {
 /// The result is the exit status.
 pub(super) fn run(options: &SchedOptions, watch: &Watch<'_>) -> anyhow::Result<u8> {
     let online = online_cpus(options)?;
-    let mut subject = Subject::prepare(watch.target, watch.command, Vec::new)?;
+    let mut subject = Subject::prepare(watch.target, watch.command, false, Vec::new)?;
     let result = summed_up(options, watch, online, &mut subject);
     subject.conclude(result)
 }

@@ -157,7 +157,7 @@ pub(super) fn run(options: &SchedOptions) -> Result<u8> {
             ..
         } => {
             super::live::online_cpus(options)?;
-            let mut subject = Subject::prepare(target, command, Vec::new)?;
+            let mut subject = Subject::prepare(target, command, false, Vec::new)?;
             let status = live(options, target, *duration, &mut subject);
             subject.conclude(status)
         }

@@ -41,7 +41,7 @@ pub(super) fn run(options: &SyscallsOptions, run: &Run<'_>) -> Result<u8> {
     let wanted =
         filter::wanted(&options.filter, table, syscalls::NUMBERS).map_err(Error::NoSuchCall)?;
     let target = target(options, run.target)?;
-    let mut subject = Subject::prepare(&target, run.command, Vec::new)?;
+    let mut subject = Subject::prepare(&target, run.command, false, Vec::new)?;
     let targets = bpf::Plan {
         all: target == Target::All,
         targets: subject.targets(),

@@ -1,5 +1,6 @@
 //! Watching: the recorder's events go to memory, for snapshots, and to the analyst.
 
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
@@ -9,17 +10,19 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike as _;
 
 use super::analyst::Batch;
+use super::left_out::LeftOut;
 use super::lookout::Lookout;
 use super::shared::{Shared, HISTORY};
+use super::targets::{Targets, MOST_TARGETS};
 use crate::analyse::live::SLICE;
 use crate::cli::{KeepOptions, RecordOptions, Target, TopOptions};
+use crate::collect::clock;
 use crate::collect::nvml::{self, Nvml};
-use crate::collect::{clock, process};
 use crate::commands::flight::keep::Keeper;
 use crate::commands::recorder::{Recorder, Sink, Turn};
 use crate::commands::subject::End;
 use crate::event::{Event, Pid};
-use crate::present::top::model::{self, Source};
+use crate::present::top::model::Source;
 use crate::present::top::Ask;
 use crate::units::{Bytes, Count, Nanos};
 
@@ -29,11 +32,11 @@ const MEMORY: Bytes = Bytes(32 << 20);
 /// How often it is told how it goes.
 const TOLD: Nanos = Nanos::from_secs(1);
 
-/// More events than this do not wait for the analyst: those of the scheduler are left out then.
-const MOST_QUEUED: usize = 2_000_000;
+/// Emptied batches that are kept for their room.
+pub(super) const MOST_SPARE: usize = 8;
 
-/// Targets that are listed, at most.
-const MOST_TARGETS: usize = 200;
+/// How often it is looked whether anybody looks.
+const LOOK: Nanos = Nanos::from_millis(100);
 
 /// Waits at least this long keep their kernel stack.
 const WAIT_THRESHOLD: Nanos = Nanos::from_micros(100);
@@ -58,7 +61,12 @@ pub(super) fn record_options(
         keep: None,
         strict: options.strict,
         quiet,
-        verbose: options.verbose,
+        // It would go over the screen.
+        verbose: if quiet && io::stderr().is_terminal() {
+            0
+        } else {
+            options.verbose
+        },
     }
 }
 
@@ -71,7 +79,9 @@ pub(super) struct Collector {
     emptied: Receiver<Vec<Event>>,
     shared: Arc<Shared>,
     /// Events that nobody had time for.
-    left_out: u64,
+    left_out: LeftOut,
+    left_out_count: u64,
+    cpus: u16,
     told: Option<Told>,
     forgotten: u32,
     /// Where nobody was named.
@@ -79,8 +89,13 @@ pub(super) struct Collector {
     counts_calls: bool,
     next_calls: Nanos,
     nvml: Nvml,
-    /// What could not be done, in the last try.
-    failure: Option<String>,
+    /// Why calls are not counted though somebody asked for it.
+    no_calls: Option<String>,
+    has_screen: bool,
+    is_quiet: bool,
+    /// All events before were pushed.
+    until: Nanos,
+    targets: Targets,
 }
 
 /// What was so when it was last told how it goes.
@@ -97,7 +112,8 @@ impl Collector {
         to: Sender<Batch>,
         emptied: Receiver<Vec<Event>>,
         shared: &Arc<Shared>,
-        asks_nvml: bool,
+        options: &TopOptions,
+        has_screen: bool,
     ) -> Result<Collector> {
         let keep = KeepOptions {
             window: HISTORY,
@@ -112,7 +128,9 @@ impl Collector {
             batch: Vec::new(),
             emptied,
             shared: Arc::clone(shared),
-            left_out: 0,
+            left_out: LeftOut::new(),
+            left_out_count: 0,
+            cpus: u16::try_from(recorder.meta.cpus_online).unwrap_or(u16::MAX),
             told: None,
             forgotten: 0,
             lookout: match recorder.options.target {
@@ -121,8 +139,55 @@ impl Collector {
             },
             counts_calls: false,
             next_calls: Nanos::ZERO,
-            nvml: Nvml::start(asks_nvml.then_some(nvml::PERIOD)),
-            failure: None,
+            nvml: Nvml::start(options.nvml.then_some(nvml::PERIOD)),
+            no_calls: None,
+            has_screen,
+            is_quiet: options.quiet,
+            until: recorder.meta.start(),
+            targets: Targets::new(recorder.options.target == Target::All),
+        })
+    }
+
+    /// When nothing comes any more: what is left is analysed.
+    pub(super) fn end(&mut self, recorder: &mut Recorder<'_>) {
+        let now = self.until;
+        self.tell_left_out(recorder, now);
+        self.hand_over_events();
+        if let Some(slice) = self.lookout.as_mut().and_then(Lookout::end) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
+        }
+        let _ = self.to.send(Batch::End(now));
+    }
+
+    /// The targets have ended, and somebody looks at what there was: until that one leaves, or is told to.
+    pub(super) fn linger(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.shared.update(|state| {
+            let text = "what was looked at has ended: q quits, w writes the end of it";
+            state.status.message = Some(text.to_string());
+        });
+        while !self.shared.is_left() {
+            let woken = recorder.subject.wait(None, clock::monotonic() + LOOK)?;
+            if woken.end == Some(End::Asked) {
+                break;
+            }
+            if self.asked(recorder) {
+                let said = self.keeper.finish(recorder, self.until, true)?;
+                self.shared
+                    .update(|state| state.status.message = said.last().cloned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot that was asked for is written. The result is what there is to say of that, where a screen was in
+    /// the way.
+    pub(super) fn conclude(&mut self, recorder: &mut Recorder<'_>) -> Result<Vec<String>> {
+        let snapshot = self.asked(recorder);
+        let said = self.keeper.finish(recorder, self.until, snapshot)?;
+        Ok(if self.has_screen && !self.is_quiet {
+            said
+        } else {
+            Vec::new()
         })
     }
 
@@ -131,17 +196,14 @@ impl Collector {
         let Some(lookout) = &mut self.lookout else {
             return;
         };
-        match lookout.turn(&mut recorder.session, now) {
-            Ok(None) => {}
-            Ok(Some(slice)) => {
-                let _ = self.to.send(Batch::Slice(Box::new(slice)));
-            }
-            Err(e) => self.failure = Some(format!("cannot look at the machine: {e:#}")),
+        if let Some(slice) = lookout.turn(&mut recorder.session, now) {
+            let _ = self.to.send(Batch::Slice(Box::new(slice)));
         }
     }
 
-    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
-        if !self.counts_calls || now < self.next_calls {
+    /// `last`: there is no other time.
+    fn count(&mut self, recorder: &mut Recorder<'_>, now: Nanos, last: bool) {
+        if !self.counts_calls || (now < self.next_calls && !last) {
             return;
         }
         self.next_calls = now + SLICE;
@@ -158,15 +220,32 @@ impl Collector {
         }
     }
 
+    /// What was left out until `now` is a loss.
+    fn tell_left_out(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
+        for loss in self.left_out.told(now, self.cpus) {
+            self.left_out_count += loss.count;
+            recorder.session.seen.lost += loss.count;
+            self.batch.push(Event::Loss(loss));
+        }
+    }
+
     /// Without an analyst there is nothing to hand over to, and the end is near.
     fn hand_over(&mut self, until: Nanos) {
+        self.hand_over_events();
+        // Of the machine slices come as they are.
+        let of_machine = (self.lookout.as_ref()).is_some_and(Lookout::watches_machine);
+        if !of_machine {
+            let _ = self.to.send(Batch::Until(until));
+        }
+    }
+
+    fn hand_over_events(&mut self) {
         if !self.batch.is_empty() {
             let empty = self.emptied.try_recv().unwrap_or_default();
             let events = std::mem::replace(&mut self.batch, empty);
             self.shared.queued.fetch_add(events.len(), Ordering::AcqRel);
             let _ = self.to.send(Batch::Events(events));
         }
-        let _ = self.to.send(Batch::Until(until));
     }
 
     fn tell(&mut self, recorder: &mut Recorder<'_>, now: Nanos) {
@@ -199,16 +278,37 @@ impl Collector {
             warnings = recorder.warnings();
             warnings.extend(recorder.probed_text(&warnings));
         }
-        warnings.extend(self.failure.clone());
-        if self.left_out > 0 {
+        warnings.extend(self.no_calls.clone());
+        warnings.extend(self.lookout.iter().flat_map(Lookout::failures).cloned());
+        if self.left_out_count > 0 {
             let text = format!(
                 "{} events were left out: gdiag could not keep up",
-                Count(self.left_out)
+                Count(self.left_out_count)
             );
             warnings.insert(0, text);
         }
+        let state = self.shared.look();
+        if let Some(held) = state.shortened() {
+            warnings.push(format!(
+                "so much is in each second that only the last {held} are held"
+            ));
+        }
         let counts_calls = self.counts_calls;
-        let targets = self.targets(recorder, now);
+        if let Some(lookout) = &self.lookout {
+            self.targets.add_cuda(&lookout.pids(), now);
+        }
+        let notes = Collector::notes(recorder);
+        let newest = state.slices.back().map(Arc::as_ref);
+        let targets = self.targets.told(now, newest, &notes);
+        if self.targets.is_full() {
+            warnings.push(format!(
+                "more than {MOST_TARGETS} processes are looked at: not all of them are listed"
+            ));
+        }
+        if (self.lookout.as_ref()).is_some_and(Lookout::is_full) {
+            let text = "more threads than are looked at have names like those of CUDA: not every process that uses CUDA may be found";
+            warnings.push(text.to_string());
+        }
         let lost = recorder.session.seen.lost;
         let simulated = recorder.session.seen.simulated;
         let message = self.keeper.last_message().map(str::to_string);
@@ -234,39 +334,20 @@ impl Collector {
         });
     }
 
-    /// Those that were there before stay for a while after their end.
-    fn targets(&self, recorder: &Recorder<'_>, now: Nanos) -> Vec<model::Target> {
-        let mut targets = self.shared.look().targets;
-        let cuda = self.lookout.as_ref().map(Lookout::pids).unwrap_or_default();
-        let members = match recorder.options.target {
-            Target::Cuda => cuda.clone(),
-            // Of the whole machine only those that matter are listed.
-            Target::All => Vec::new(),
-            Target::Command | Target::Pids(_) | Target::Cgroups { .. } => {
-                recorder.subject.members()
+    /// What there is to say of some processes.
+    fn notes(recorder: &Recorder<'_>) -> Vec<(Pid, String)> {
+        let session = &recorder.session;
+        let hindered = session.hindered();
+        let hindered = hindered.map(|(pid, why)| (pid, format!("no GPU records: {why}")));
+        let probed = session.probed().map(|(pid, _, why)| {
+            let mut text = "host side only, by probes on the driver".to_string();
+            if !why.is_empty() {
+                text.push_str(": ");
+                text.push_str(why);
             }
-        };
-        for target in &mut targets {
-            if !members.contains(&target.pid.0) {
-                target.ended.get_or_insert(now);
-            }
-        }
-        targets.retain(|t| t.ended.is_none_or(|ended| now < ended + HISTORY));
-        for &pid in &members {
-            let is_there = |t: &model::Target| t.pid.0 == pid && t.ended.is_none();
-            if targets.len() >= MOST_TARGETS || targets.iter().any(is_there) {
-                continue;
-            }
-            targets.push(model::Target {
-                pid: Pid(pid),
-                comm: process::comm(pid).unwrap_or_default(),
-                cuda: cuda.contains(&pid),
-                since: now,
-                ended: None,
-                note: None,
-            });
-        }
-        targets
+            (pid, text)
+        });
+        hindered.chain(probed).collect()
     }
 
     /// Whether a snapshot is asked for.
@@ -281,7 +362,7 @@ impl Collector {
                         done = done.and(lookout.count_calls(on));
                     }
                     self.counts_calls = on && done.is_ok();
-                    self.failure = done
+                    self.no_calls = done
                         .err()
                         .map(|e| format!("cannot count system calls: {e:#}"));
                 }
@@ -296,25 +377,33 @@ impl Collector {
 impl Sink for Collector {
     fn push(&mut self, event: &Event) {
         self.keeper.push(event);
-        let is_full =
-            || self.shared.queued.load(Ordering::Acquire) + self.batch.len() > MOST_QUEUED;
-        let is_scheduling = matches!(
-            event,
-            Event::Switch(_) | Event::Waking(_) | Event::Interrupt(_)
-        );
-        if is_scheduling && is_full() {
-            self.left_out += 1;
-        } else {
+        self.targets.push(event);
+        let waiting = self.shared.queued.load(Ordering::Acquire) + self.batch.len();
+        if !self.left_out.takes(event, waiting) {
             self.batch.push(event.clone());
         }
     }
 
     fn turn(&mut self, recorder: &mut Recorder<'_>, mut turn: Turn) -> Result<Option<End>> {
         turn.woken.snapshot |= self.asked(recorder);
+        let is_left = self.shared.is_left();
+        let ends = is_left || turn.woken.end.is_some();
+        let stays = turn.woken.end.is_some_and(|end| stays(recorder, end));
+        if ends && self.has_screen && !stays {
+            // It is closed while the rest is read.
+            self.shared.update(|state| state.over = true);
+        }
+        if turn.stepped || ends {
+            self.count(recorder, turn.now, ends);
+        }
         if turn.stepped {
-            self.count(recorder, turn.now);
+            self.until = turn.now;
+            self.tell_left_out(recorder, turn.now);
             self.hand_over(turn.now);
             self.look_out(recorder, turn.now);
+        } else if ends {
+            // What comes yet happened before now.
+            self.until = turn.now;
         }
         let end = self.keeper.turn(recorder, turn)?;
         if self.keeper.forgotten != self.forgotten {
@@ -323,7 +412,16 @@ impl Sink for Collector {
             let _ = self.to.send(Batch::Forget(names));
         }
         self.tell(recorder, turn.now);
-        Ok(end.or(self.shared.is_left().then_some(End::Asked)))
+        Ok(end.or(is_left.then_some(End::Asked)))
+    }
+}
+
+/// Of what has ended by itself the last minutes matter most: the screen stays.
+pub(super) fn stays(recorder: &Recorder<'_>, end: End) -> bool {
+    match end {
+        End::TargetsEnded => true,
+        End::CommandEnded => recorder.subject.is_command(),
+        End::Asked | End::Duration => false,
     }
 }
 

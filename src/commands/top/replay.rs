@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::batch::Printer;
 use super::shared::Shared;
 use super::stage::Stage;
-use super::Leave;
+use super::{in_windows, Leave};
 use crate::analyse::live::{Feed, SliceOptions, SLICE};
 use crate::cli::TopOptions;
 use crate::error::status;
@@ -33,6 +33,7 @@ const FASTEST: f64 = 1024.0;
 /// The result is the exit status.
 pub(super) fn run(options: &TopOptions, input: &Path, speed: f64) -> Result<u8> {
     let mut stage = Stage::set(options)?;
+    let options = &in_windows(options);
     if let Some(stage) = &mut stage {
         stage.take_signals(true)?;
     }
@@ -184,7 +185,7 @@ impl Player<'_> {
         let Some(printer) = &mut self.printer else {
             return Ok(());
         };
-        printer.print(&self.shared.look())?;
+        printer.print(&self.shared.look(), &self.shared.printed)?;
         Ok(())
     }
 

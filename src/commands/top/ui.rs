@@ -23,12 +23,16 @@ use super::signals::Signals;
 use super::terminal::Screen;
 use super::wake::Wake;
 use crate::analyse::live::{Slice, Window};
+use crate::collect::local_time;
 use crate::present::top::theme::Background;
 use crate::present::top::{draw, Ask, Model, Theme, View};
+use crate::store::meta::Meta;
 use crate::units::Nanos;
 
 /// Between two frames, however fast keys come or the size changes.
 const FRAME: Duration = Duration::from_millis(50);
+/// So long a message is shown.
+const MESSAGE: Duration = Duration::from_secs(8);
 /// How often gdiag in the background looks whether it still is; most shells tell it.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -85,6 +89,8 @@ pub(super) fn run(
         changed: true,
         painted: None,
         told: None,
+        message: None,
+        message_is_read: false,
     };
     let end = ui.run(start.ask_background);
     ui.screen.leave();
@@ -116,6 +122,10 @@ struct Ui<'a> {
     /// When there was a frame, and when one with news.
     painted: Option<Instant>,
     told: Option<Instant>,
+    /// The last message, and since when it is shown.
+    message: Option<(String, Instant)>,
+    /// A key was pressed since.
+    message_is_read: bool,
 }
 
 /// What can be read, or written.
@@ -225,7 +235,11 @@ impl Ui<'_> {
         let for_news = self
             .news
             .then(|| left(self.told, self.interval).max(rested));
-        [for_change, for_news].into_iter().flatten().min()
+        let for_message = self.message_ends().map(|left| left.max(rested));
+        [for_change, for_news, for_message]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -342,7 +356,13 @@ impl Ui<'_> {
         }
         self.changed = true;
         self.view.size = self.screen.size();
+        let place = self.view.gpu_place(&self.model);
         let ask = always(key).or_else(|| self.view.key(key, &self.model));
+        if self.view.gpu_place(&self.model) != place {
+            // Whoever has turned to another wants that one.
+            self.gpu = None;
+        }
+        self.message_is_read = true;
         match ask {
             None => Ok(None),
             Some(Ask::Quit) => Ok(Some(End::Asked)),
@@ -353,6 +373,9 @@ impl Ui<'_> {
             }
             Some(ask @ (Ask::Snapshot | Ask::CountCalls(_) | Ask::Faster | Ask::Slower)) => {
                 self.shared.ask(ask);
+                // What comes of it may be the same words again.
+                self.message = None;
+                self.message_is_read = false;
                 Ok(None)
             }
         }
@@ -381,6 +404,28 @@ impl Ui<'_> {
         Ok(self.is_lost(painted)?.then_some(End::Lost))
     }
 
+    /// A message goes with the next key, or after a while.
+    fn forget_message(&mut self) {
+        let Some(text) = self.model.status.message.take() else {
+            return;
+        };
+        if self.message.as_ref().is_none_or(|(said, _)| *said != text) {
+            self.message = Some((text.clone(), Instant::now()));
+            self.message_is_read = false;
+        }
+        let is_new = |(_, since): &(String, Instant)| since.elapsed() < MESSAGE;
+        if !self.message_is_read && self.message.as_ref().is_some_and(is_new) {
+            self.model.status.message = Some(text);
+        }
+    }
+
+    /// In how long a message that is shown goes.
+    fn message_ends(&self) -> Option<Duration> {
+        self.model.status.message.as_ref()?;
+        let (_, since) = self.message.as_ref()?;
+        Some(MESSAGE.saturating_sub(since.elapsed()))
+    }
+
     /// Brings what is to be drawn up to date.
     fn look(&mut self) {
         let state = self.shared.look();
@@ -396,17 +441,36 @@ impl Ui<'_> {
         } else {
             Window::of(&slices)
         };
-        let mut gpus = window.report.gpus.iter();
-        let asked = self.gpu;
-        if let Some(at) = gpus.position(|gpu| Some(gpu.index) == asked) {
-            (self.view.gpu, self.gpu) = (at, None);
-        }
         self.model = model(state, window, &self.view);
+        let place = self.gpu.and_then(|asked| gpu_of(&self.model, asked));
+        if let Some(place) = place {
+            self.view.choose_gpu(&self.model, place);
+            self.gpu = None;
+        }
+        self.view.hold_gpu(&self.model);
+        self.forget_message();
         self.slices = slices;
     }
 }
 
+/// Where the GPU is that the driver gives this number; without the driver, the one of the report.
+fn gpu_of(model: &Model, number: u32) -> Option<usize> {
+    let facts = model.facts.iter().find(|facts| facts.index == number);
+    let mut gpus = model.window.report.gpus.iter();
+    match facts {
+        Some(facts) => gpus.position(|gpu| gpu.uuid == facts.uuid),
+        None if model.facts.is_empty() => gpus.position(|gpu| gpu.index == number),
+        None => None,
+    }
+}
+
 fn model(state: State, window: Window, view: &View) -> Model {
+    let mut status = state.status;
+    if let Some(wall_s) = wall_s(&state.meta, window.to) {
+        status.wall_s = wall_s;
+        // Who looks at a recording knows the clocks where gdiag is, not those where it was made.
+        status.utc_offset_s = local_time::utc_offset(wall_s);
+    }
     Model {
         host: state.meta.host,
         source: state.source,
@@ -416,8 +480,18 @@ fn model(state: State, window: Window, view: &View) -> Model {
         newest: state.slices.back().map_or(Nanos::ZERO, |slice| slice.to),
         facts: state.facts,
         targets: state.targets,
-        status: state.status,
+        status,
     }
+}
+
+/// Seconds since the epoch; `None` before there is anything, and where the clock was not recorded.
+fn wall_s(meta: &Meta, at: Nanos) -> Option<i64> {
+    if meta.start_unix_ns == 0 || at == Nanos::ZERO {
+        return None;
+    }
+    let since = i128::from(at.0) - i128::from(meta.start_mono_ns);
+    let unix = i128::from(meta.start_unix_ns) + since;
+    i64::try_from(unix / 1_000_000_000).ok()
 }
 
 /// Tests see what becomes of the terminal then.

@@ -136,8 +136,9 @@ fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
         (Some(_), _) if gpu.operations == 0 => "not used by what was recorded".to_string(),
         (Some(_), Some(busy)) if is_busy(gpu) => {
             format!(
-                "busy {} of {window}; nothing to explain",
-                Share(busy.share_of(window))
+                "busy {} of {window}; nothing to explain{}",
+                Share(busy.share_of(window)),
+                unknown_text(gpu)
             )
         }
         (Some(idle), _) => {
@@ -145,8 +146,9 @@ fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
                 .idle_explained
                 .map_or("-".to_string(), |share| Share(share).to_string());
             format!(
-                "idle {} of {window}; {explained} of that explained",
-                Share(idle.share_of(window))
+                "idle {} of {window}; {explained} of that explained{}",
+                Share(idle.share_of(window)),
+                unknown_text(gpu)
             )
         }
     };
@@ -160,8 +162,27 @@ pub(super) fn is_busy(gpu: &Gpu) -> bool {
             .is_some_and(|idle| idle.share_of(window(gpu)) < NOTHING_TO_EXPLAIN)
 }
 
+/// The time that shares are of: all of the window of which it is known whether the device was busy.
 pub(super) fn window(gpu: &Gpu) -> Nanos {
-    gpu.window_end.saturating_sub(gpu.window_start)
+    match (gpu.busy, gpu.idle) {
+        (Some(busy), Some(idle)) => busy.saturating_add(idle),
+        (None, _) | (_, None) => gpu.window_end.saturating_sub(gpu.window_start),
+    }
+}
+
+/// The rest of the window, in words; empty where that is next to nothing.
+pub(super) fn unknown_text(gpu: &Gpu) -> String {
+    let unknown = unknown(gpu);
+    if unknown.share_of(window(gpu).saturating_add(unknown)) < NOTHING_TO_EXPLAIN {
+        return String::new();
+    }
+    format!("; {unknown} more is not known")
+}
+
+/// Of the window of a live view, what was not recorded, or has not come back.
+pub(super) fn unknown(gpu: &Gpu) -> Nanos {
+    let whole = gpu.window_end.saturating_sub(gpu.window_start);
+    whole.saturating_sub(window(gpu))
 }
 
 fn title(gpu: &Gpu, simulated: bool) -> String {

@@ -124,9 +124,6 @@ fn health(canvas: &mut Canvas<'_>, at: Rect, model: &Model) {
     if status.counts_calls {
         items.push(Item::new(5, "counts all system calls", dim));
     }
-    if let Some(recording) = &status.recording {
-        items.push(Item::new(5, recording.as_str(), dim).cut(10));
-    }
     strip::draw(canvas, at, &items);
 }
 

@@ -75,7 +75,6 @@ pub struct Status {
     pub skipped: u64,
     /// System calls of the targets are counted, not only those that wait.
     pub counts_calls: bool,
-    pub recording: Option<String>,
     /// Warnings, most important first.
     pub warnings: Vec<String>,
     /// What came of the last thing that was asked for, such as a snapshot.

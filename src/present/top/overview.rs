@@ -26,8 +26,8 @@ use super::table::{self, line};
 use super::view::View;
 use crate::analyse::report::Gpu;
 use crate::present::report::gap::merge;
-use crate::present::report::{or_dash, who_and_what};
-use crate::units::Share;
+use crate::present::report::{or_dash, who_and_what, window};
+use crate::units::{Nanos, Share};
 
 /// Rows of what is beside the point here: its own screen has all.
 const ROWS: usize = 20;
@@ -262,8 +262,8 @@ pub fn draw(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
 
 /// A line for each; where not all have room, the last line says how many more there are.
 fn all_gpus(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
-    let list = gpus::list(model, view.gpu, canvas.glyphs());
-    let chosen = view.gpu.min(list.rows.len().saturating_sub(1));
+    let chosen = view.gpu_place(model);
+    let list = gpus::list(model, chosen, canvas.glyphs());
     let rows = usize::from(area.height.saturating_sub(1));
     let (Some(hidden @ 1..), true) = (list.rows.len().checked_sub(rows), rows > 1) else {
         return table::rows(canvas, area, &list, 0, None);
@@ -340,6 +340,7 @@ fn panel(canvas: &mut Canvas<'_>, area: Rect, model: &Model, gpu: &Gpu) {
 fn busy(canvas: &mut Canvas<'_>, at: Rect, model: &Model, gpu: &Gpu) {
     let share = gpus::busy_share(gpu);
     let text = match share {
+        Some(_) if window(gpu) == Nanos::ZERO => "busy unknown".to_string(),
         Some(share) => format!("{:>7} busy", Share(share).to_string()),
         None => "busy unknown".to_string(),
     };
@@ -493,7 +494,7 @@ fn tiny(canvas: &mut Canvas<'_>, area: Rect, model: &Model, view: &View) {
     }
     if several {
         let gpus = &model.window.report.gpus;
-        let chosen = view.gpu.min(gpus.len() - 1);
+        let chosen = view.gpu_place(model);
         let top = (chosen + 1).saturating_sub(usize::from(area.height));
         for (gpu, at) in gpus.iter().skip(top).zip(lines) {
             let (share, cause) = (busy_text(gpu), top_cause(gpu));

@@ -136,8 +136,10 @@ pub struct View {
     pub tab: Tab,
     /// The last one is on the screen.
     pub opened: Vec<Open>,
-    /// Position in the GPUs of the report.
-    pub gpu: usize,
+    /// The GPU that is looked at, by its uuid: its place changes as processes come and go.
+    gpu: Option<String>,
+    /// Where it was in the GPUs of the report.
+    place: usize,
     pub window: Nanos,
     /// The end of the window that is held; `None`: it moves on.
     pub held: Option<Nanos>,
@@ -157,7 +159,8 @@ impl View {
         View {
             tab: Tab::Overview,
             opened: Vec::new(),
-            gpu: 0,
+            gpu: None,
+            place: 0,
             window,
             held: None,
             typing: None,
@@ -183,8 +186,33 @@ impl View {
 
     /// The GPU that is looked at.
     pub fn gpu<'m>(&self, model: &'m Model) -> Option<&'m Gpu> {
+        model.window.report.gpus.get(self.gpu_place(model))
+    }
+
+    /// Its place in the report. While it is not there, another one is looked at.
+    pub fn gpu_place(&self, model: &Model) -> usize {
         let gpus = &model.window.report.gpus;
-        gpus.get(self.gpu.min(gpus.len().saturating_sub(1)))
+        let is_it = |gpu: &Gpu| self.gpu.as_ref().is_some_and(|uuid| *uuid == gpu.uuid);
+        if gpus.get(self.place).is_some_and(is_it) {
+            return self.place;
+        }
+        let last = gpus.len().saturating_sub(1);
+        let found = gpus.iter().position(is_it);
+        found.unwrap_or_else(|| self.place.min(last))
+    }
+
+    /// Looks at the one at this place from now on.
+    pub fn choose_gpu(&mut self, model: &Model, place: usize) {
+        self.place = place;
+        let gpu = model.window.report.gpus.get(place);
+        self.gpu = gpu.map(|gpu| gpu.uuid.clone());
+    }
+
+    /// The first one that is looked at stays that.
+    pub fn hold_gpu(&mut self, model: &Model) {
+        if self.gpu.is_none() {
+            self.choose_gpu(model, self.gpu_place(model));
+        }
     }
 
     pub fn open(&mut self, what: Open) {
@@ -392,8 +420,8 @@ impl View {
     fn turn_gpu(&mut self, model: &Model, by: isize) {
         let gpus = model.window.report.gpus.len();
         if gpus > 0 {
-            let at = self.gpu.min(gpus - 1).checked_add_signed(by);
-            self.gpu = at.map_or(gpus - 1, |at| at % gpus);
+            let at = self.gpu_place(model).checked_add_signed(by);
+            self.choose_gpu(model, at.map_or(gpus - 1, |at| at % gpus));
         }
     }
 
@@ -619,14 +647,30 @@ mod tests {
         let mut view = view();
         typed(&mut view, &model, "N");
         let last = model.window.report.gpus.len() - 1;
-        assert_eq!(view.gpu, last);
+        assert_eq!(view.gpu_place(&model), last);
         model.window.report.gpus.truncate(1);
         assert_eq!(view.gpu(&model).map(|gpu| gpu.index), Some(0));
         typed(&mut view, &model, "n");
-        assert_eq!(view.gpu, 0);
+        assert_eq!(view.gpu_place(&model), 0);
         model.window.report.gpus.clear();
         typed(&mut view, &model, "n");
         assert!(view.gpu(&model).is_none());
+    }
+
+    #[test]
+    fn a_gpu_stays_in_view_wherever_it_comes_in_the_report() {
+        let mut model = sample::model();
+        let mut view = view();
+        view.hold_gpu(&model);
+        let uuid = model.window.report.gpus[0].uuid.clone();
+        model.window.report.gpus.reverse();
+        view.hold_gpu(&model);
+        assert_eq!(view.gpu(&model).map(|gpu| &gpu.uuid), Some(&uuid));
+        // It comes back when it is there again.
+        let gone = model.window.report.gpus.pop();
+        assert!(view.gpu(&model).is_some_and(|gpu| gpu.uuid != uuid));
+        model.window.report.gpus.extend(gone);
+        assert_eq!(view.gpu(&model).map(|gpu| &gpu.uuid), Some(&uuid));
     }
 
     #[test]

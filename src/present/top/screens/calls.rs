@@ -92,10 +92,21 @@ fn what_is_missing(model: &Model) -> Option<String> {
     Some(text.to_string())
 }
 
+/// The part of the window that the calls are of.
+pub(super) fn told_of(model: &Model) -> Nanos {
+    let (window, calls) = (&model.window, &model.window.calls);
+    let analysed = cell::analysed(window);
+    // Sums may end a little outside of the slices.
+    match calls.start.saturating_sub(window.from) {
+        Nanos::ZERO => analysed,
+        left_out => analysed.saturating_sub(left_out),
+    }
+}
+
 /// What is told of a call, whoever made it. Errors are only seen where all calls are counted, idle time where
 /// there are GPU records.
 fn figures<'a>(model: &Model) -> Vec<Field<'a, Call>> {
-    let window = cell::analysed(&model.window);
+    let window = told_of(model);
     let all = match model.window.calls.measure {
         Measure::Calls => true,
         Measure::Waits => false,

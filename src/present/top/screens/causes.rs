@@ -4,7 +4,7 @@
 use super::cell::{self, grows, left, right};
 use super::tone_of;
 use crate::analyse::report::{CauseRow, Gpu};
-use crate::present::report::{accusation, is_busy, or_dash, who_and_what, window};
+use crate::present::report::{accusation, is_busy, or_dash, unknown_text, who_and_what, window};
 use crate::present::top::list::{Cell, List, Tone};
 use crate::present::top::model::Model;
 use crate::present::top::screen::Block;
@@ -44,7 +44,11 @@ fn idle(gpu: &Gpu) -> String {
                 format!(", {} of that explained", Share(share))
             });
             let share = Share(idle.share_of(window(gpu)));
-            format!("idle {share} of {}{explained}", window(gpu))
+            format!(
+                "idle {share} of {}{explained}{}",
+                window(gpu),
+                unknown_text(gpu)
+            )
         }
     }
 }
@@ -53,8 +57,9 @@ fn idle(gpu: &Gpu) -> String {
 pub fn verdict(gpu: &Gpu) -> Vec<Block> {
     let said = |text: &str, tone| vec![Block::text("", text, tone)];
     // An operation counts where it ends: one that goes on is none yet.
-    if gpu.idle.is_some() && gpu.operations == 0 && gpu.busy == Some(Nanos::ZERO) {
-        return said("nothing ran on it", Tone::Plain);
+    let is_unused = gpu.operations == 0 && gpu.busy == Some(Nanos::ZERO);
+    if gpu.idle.is_some() && is_unused && gpu.causes.is_empty() {
+        return said("nothing is known of it yet", Tone::Plain);
     }
     if is_busy(gpu) {
         return said("busy all the time: nothing to explain", Tone::Good);

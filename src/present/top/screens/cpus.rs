@@ -84,8 +84,14 @@ fn title(model: &Model) -> String {
     if cpus.is_empty() {
         return "CPUs".to_string();
     }
-    let busy = busy(model).map_or("-".to_string(), |busy| Share(busy).to_string());
-    format!("{}, {busy} busy", cell::plural(cpus.len(), "CPU"))
+    let number = cell::plural(cpus.len(), "CPU");
+    match busy(model) {
+        Some(busy) => format!("{number}, {} busy", Share(busy)),
+        None if model.source == Source::Targets => {
+            format!("{number} with targets; what others do is not seen")
+        }
+        None => format!("{number}, - busy"),
+    }
 }
 
 /// Share of all CPUs, of the time of which it is known. By slices it is known better than by CPUs: what runs on one
@@ -107,6 +113,10 @@ pub(super) fn busy(model: &Model) -> Option<f64> {
         times.fold(Nanos::ZERO, Nanos::saturating_add)
     };
     let (busy, idle) = (sum(|cpu| cpu.busy), sum(|cpu| cpu.idle));
+    // Where only targets are seen, no CPU is known to have been idle.
+    if idle == Nanos::ZERO && sum(|cpu| cpu.unknown) > Nanos::ZERO {
+        return None;
+    }
     let known = busy.saturating_add(idle);
     (known > Nanos::ZERO).then(|| busy.share_of(known))
 }

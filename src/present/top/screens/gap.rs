@@ -18,10 +18,12 @@ const STACK_SHARE: f64 = 0.1;
 const FRAMES: usize = 24;
 
 pub fn screen(model: &Model, gpu: u32, start: Nanos) -> Screen {
-    let found = model.window.report.gpus.iter().find_map(|g| {
+    let with_it = model.window.report.gpus.iter().filter_map(|g| {
         let gap = g.gaps.iter().find(|gap| gap.start == start)?;
-        (g.index == gpu).then_some((g, gap))
+        Some((g, gap))
     });
+    // The number of a card changes when processes come and go, the time does not.
+    let found = with_it.min_by_key(|(g, _)| g.index != gpu);
     let Some((gpu, gap)) = found else {
         let text =
             "it is not among the longest gaps of the window that is shown, or no longer in it";

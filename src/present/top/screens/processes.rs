@@ -126,7 +126,9 @@ pub fn list(model: &Model) -> List {
         right("PID", 0, |p: &Process<'_>| cell::id(p.pid.0)),
         left("PROCESS", 1, |p: &Process<'_>| cell::name(p.comm)),
         left("CUDA", 6, |p: &Process<'_>| {
-            match p.target.map(|target| target.cuda) {
+            // Whatever shows that it does is enough.
+            let seen = p.launches.is_some() || !p.gpus.numbers.is_empty();
+            match p.target.map(|target| target.cuda || seen) {
                 Some(true) => Cell::text("yes").tone(Tone::Good),
                 Some(false) => Cell::text("no").tone(Tone::Dim),
                 None => Cell::none(),

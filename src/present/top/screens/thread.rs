@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::calls::histogram;
+use super::calls::{histogram, told_of};
 use super::cell::{self, left, prose, right};
 use super::threads::{open, row_id, runnable, seen, Seen};
 use super::when;
@@ -416,7 +416,7 @@ fn calls_title(model: &Model) -> &'static str {
 }
 
 fn system_calls(model: &Model, pid: Pid, tid: Tid) -> List {
-    let window = cell::analysed(&model.window);
+    let window = told_of(model);
     let threads = &model.window.calls.threads;
     let thread = threads.iter().find(|thread| thread.id == Some((pid, tid)));
     let calls = thread.map_or(&[][..], |thread| &thread.calls);
