@@ -151,3 +151,30 @@ fn a_job_on_the_simulated_gpu_is_seen_from_its_first_seconds() {
     wait_until("the end", || crate::support::state(pid).is_none());
     terminal.wait_for_shell();
 }
+
+#[test]
+fn a_launched_command_has_nothing_of_the_terminal() {
+    if !can_watch() {
+        return;
+    }
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = |name: &str| {
+        dir.join(format!("top-{name}-{}", std::process::id()))
+            .display()
+            .to_string()
+    };
+    let (streams, errors) = (file("streams"), file("errors"));
+    let terminal = Terminal::new(80, 24);
+    let own = "/proc/$$/fd";
+    terminal.run(&terminal.gdiag(&format!(
+        "top -- sh -c 'readlink {own}/0 {own}/1 {own}/2 | cat > {streams}; sleep 2' 2> {errors}"
+    )));
+    terminal.wait_for_shell();
+    let told = std::fs::read_to_string(&streams).unwrap();
+    for file in [&streams, &errors] {
+        std::fs::remove_file(file).unwrap();
+    }
+    // What was redirected stays so.
+    let expected = ["/dev/null", "/dev/null", &errors];
+    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+}

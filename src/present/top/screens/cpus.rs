@@ -88,7 +88,7 @@ fn title(model: &Model) -> String {
     match busy(model) {
         Some(busy) => format!("{number}, {} busy", Share(busy)),
         None if model.source == Source::Targets => {
-            format!("{number} with targets; what others do is not seen")
+            format!("{number}, seen only where targets ran")
         }
         None => format!("{number}, - busy"),
     }
