@@ -125,10 +125,6 @@ struct Explained {
     /// Causes of the gap that reaches into the scope from before, which it had there already; `None`:
     /// no gap does.
     continued: Option<Vec<Cause>>,
-    /// The start of the gap that had not ended when the timeline did.
-    open: Option<Nanos>,
-    /// The end of the window, whatever the scope.
-    known_until: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -356,7 +352,6 @@ fn explain_gpu(
     } else {
         explained.share_of(idle)
     };
-    let device = gpu;
     let gpu = report::Gpu {
         index,
         name: t.name(gpu.name).to_string(),
@@ -381,13 +376,10 @@ fn explain_gpu(
         gap_count: inside.len() as u64,
         gaps: lists.into_iter().map(|(_, gap)| gap).collect(),
     };
-    let open = usage.gaps.last().filter(|gap| gap.next.is_none());
     Explained {
         gpu,
         sentences,
         continued,
-        open: open.map(|gap| gap.start).filter(|&at| at < scope.to),
-        known_until: window(t, device, trust, scope).1,
     }
 }
 

@@ -354,8 +354,6 @@ pub struct Counts {
     unsound: bool,
     sound: bool,
     clock_steps: u64,
-    /// Operations that came too late to be counted, and how much of their time is not.
-    late: (u64, Nanos),
     /// Shorter gaps do not matter.
     min_gap: Nanos,
 }
@@ -373,7 +371,6 @@ impl Counts {
             unsound,
             sound: !unsound,
             clock_steps: lost(t, scope).clock_steps,
-            late: (0, Nanos::ZERO),
             min_gap,
         }
     }
@@ -385,21 +382,7 @@ impl Counts {
         self.unsound |= more.unsound;
         self.sound |= more.sound;
         self.clock_steps += more.clock_steps;
-        self.came_late(more.late.0, more.late.1);
         self.min_gap = more.min_gap;
-    }
-
-    pub(super) fn came_late(&mut self, operations: u64, time: Nanos) {
-        self.late.0 = self.late.0.saturating_add(operations);
-        self.late.1 = self.late.1.saturating_add(time);
-    }
-
-    /// The same of a slice that is made again: what came late did so at its first time.
-    pub(super) fn with_late_of(self, first: &Counts) -> Counts {
-        Counts {
-            late: first.late,
-            ..self
-        }
     }
 
     pub(super) fn coverage(&self) -> Option<f64> {
@@ -624,13 +607,6 @@ pub(super) fn counted(q: &Quality, counts: &Counts) -> Vec<String> {
         if count > 0 {
             w.push(format!("{} {who}", Count(count)));
         }
-    }
-    if counts.late.0 > 0 {
-        w.push(format!(
-            "{} GPU records came too late: {} of their work are not shown",
-            Count(counts.late.0),
-            counts.late.1
-        ));
     }
     let steps = counts.clock_steps;
     if steps > 0 {

@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
         if now >= next {
             next = Nanos(now.0 + 100_000_000);
             let begin = Instant::now();
-            slices.extend(feed.take(now).into_iter().map(Arc::new));
+            slices.extend(feed.take(now, None).into_iter().map(Arc::new));
             longest = longest.max(begin.elapsed());
         }
     }

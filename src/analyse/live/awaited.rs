@@ -1,91 +1,61 @@
 //! Launches and copies whose operation was not heard of yet.
 //!
-//! CUPTI counts its calls up, recorded or not, and operations come about in the order of their calls. So those of a
-//! process have their place in a table by their number as it is: nothing is hashed, and neighbours stay neighbours.
-//! The numbers come from the target: whatever they are, a table stays small and a look into it short.
+//! CUPTI counts its calls up, and operations come about in the order of their calls. So those of a process are kept in
+//! a row by their number: nothing is hashed, and what is done is taken from the front.
+
+use std::collections::VecDeque;
 
 use crate::event::{ApiCall, CorrelationId, Pid};
 use crate::fxhash::FxHashMap;
 use crate::units::Nanos;
 
-/// Places of a table at most; it is a power of two.
-const MOST: usize = 1 << 17;
-
-const FEWEST: usize = 1 << 8;
-
-/// A call is at its place or one of those after it. When all are taken the table grows, or the oldest is given up.
-const NEAR: usize = 16;
+/// From the first to the last that is awaited of a process, at most; the oldest of more are given up.
+const LONGEST_ROW: usize = 1 << 17;
 
 #[derive(Debug, Default)]
-pub(super) struct Awaited(FxHashMap<Pid, Table>);
+pub(super) struct Awaited(FxHashMap<Pid, Row>);
 
 #[derive(Debug, Default)]
-struct Table {
-    places: Vec<Option<ApiCall>>,
-    count: usize,
+struct Row {
+    /// The number of the first.
+    first: u32,
+    calls: VecDeque<Option<ApiCall>>,
 }
 
-impl Table {
-    fn near(&self, id: CorrelationId) -> impl Iterator<Item = usize> {
-        let mask = self.places.len().wrapping_sub(1);
-        let near = NEAR.min(self.places.len());
-        (0..near).map(move |i| (id.0 as usize).wrapping_add(i) & mask)
-    }
-
-    fn find(&self, id: CorrelationId) -> Option<usize> {
-        self.near(id)
-            .find(|&at| self.places[at].is_some_and(|call| call.correlation == id))
+impl Row {
+    fn index(&self, id: CorrelationId) -> Option<usize> {
+        let index = usize::try_from(id.0.checked_sub(self.first)?).ok()?;
+        (index < self.calls.len()).then_some(index)
     }
 
     fn insert(&mut self, call: ApiCall) {
-        let id = call.correlation;
-        if self.places.is_empty() {
-            self.places.resize(FEWEST, None);
+        let id = call.correlation.0;
+        // Numbers begin anew with a new session, and calls of several threads come a little out of order.
+        let far = |distance: u32| distance as usize >= LONGEST_ROW;
+        if self.calls.is_empty() || far(id.abs_diff(self.first)) {
+            self.calls.clear();
+            self.first = id;
         }
-        // The number may be of an earlier session.
-        let mut free = self.find(id);
-        while free.is_none() {
-            free = self.near(id).find(|&at| self.places[at].is_none());
-            if free.is_some() || self.places.len() >= MOST {
-                break;
-            }
-            self.grow();
+        while id < self.first {
+            self.calls.push_front(None);
+            self.first -= 1;
         }
-        let start = |at: &usize| self.places[*at].map(|call| call.start);
-        let Some(at) = free.or_else(|| self.near(id).min_by_key(start)) else {
-            return;
-        };
-        if self.places[at].replace(call).is_none() {
-            self.count += 1;
+        let index = (id - self.first) as usize;
+        if self.calls.len() <= index {
+            self.calls.resize(index + 1, None);
         }
+        self.calls[index] = Some(call);
     }
 
-    fn grow(&mut self) {
-        let more = self.places.len() * 2;
-        let calls = std::mem::replace(&mut self.places, vec![None; more]);
-        self.count = 0;
-        for call in calls.into_iter().flatten() {
-            // Who was near to each other has more room now.
-            if let Some(at) = self
-                .near(call.correlation)
-                .find(|&at| self.places[at].is_none())
-            {
-                self.places[at] = Some(call);
-                self.count += 1;
-            }
-        }
-    }
-
-    fn calls(&self) -> impl Iterator<Item = &ApiCall> {
-        self.places.iter().flatten().take(self.count)
-    }
-
-    fn give_up(&mut self, which: impl Fn(&ApiCall) -> bool) {
-        for place in &mut self.places {
-            if place.as_ref().is_some_and(&which) {
-                *place = None;
-                self.count -= 1;
-            }
+    /// Nothing is awaited before the first.
+    fn trim(&mut self, is_over: impl Fn(&ApiCall) -> bool) {
+        while self
+            .calls
+            .front()
+            .is_some_and(|call| call.as_ref().is_none_or(&is_over))
+        {
+            self.calls.pop_front();
+            self.first = self.first.wrapping_add(1);
         }
     }
 }
@@ -97,46 +67,52 @@ impl Awaited {
 
     /// Its operation has come.
     pub(super) fn remove(&mut self, pid: Pid, id: CorrelationId) -> Option<ApiCall> {
-        let table = self.0.get_mut(&pid)?;
-        let at = table.find(id)?;
-        table.count -= 1;
-        table.places[at].take()
+        let row = self.0.get_mut(&pid)?;
+        let index = row.index(id)?;
+        let call = row.calls[index].take();
+        if index == 0 {
+            row.trim(|_| false);
+        }
+        call
     }
 
     pub(super) fn contains(&self, pid: Pid, id: CorrelationId) -> bool {
-        let table = self.0.get(&pid);
-        table.is_some_and(|table| table.find(id).is_some())
+        let row = self.0.get(&pid);
+        row.is_some_and(|row| {
+            row.index(id)
+                .is_some_and(|index| row.calls[index].is_some())
+        })
     }
 
     /// Those of each process that began before `to`.
     pub(super) fn before(&self, to: Nanos) -> impl Iterator<Item = (Pid, &ApiCall)> {
-        let calls = self.0.iter().flat_map(|(&pid, table)| {
-            let calls = table.calls();
-            calls.map(move |call| (pid, call))
-        });
-        calls.filter(move |(_, call)| call.start < to)
+        let rows = self.0.iter();
+        rows.flat_map(move |(&pid, row)| {
+            let calls = row.calls.iter().flatten();
+            calls
+                .filter(move |call| call.start < to)
+                .map(move |call| (pid, call))
+        })
     }
 
     /// Of this process all that began before `to` are awaited no more.
     pub(super) fn give_up(&mut self, pid: Pid, to: Nanos) {
-        if let Some(table) = self.0.get_mut(&pid) {
-            table.give_up(|call| call.start < to);
-        }
-    }
-
-    /// Of all processes those that ended before `to`.
-    pub(super) fn give_up_old(&mut self, to: Nanos) {
-        for table in self.0.values_mut() {
-            table.give_up(|call| call.end < to);
-            if table.count == 0 && table.places.len() > FEWEST {
-                table.places = Vec::new();
+        if let Some(row) = self.0.get_mut(&pid) {
+            for call in &mut row.calls {
+                if call.is_some_and(|call| call.start < to) {
+                    *call = None;
+                }
             }
+            row.trim(|_| false);
         }
     }
 
-    /// The process is no more.
-    pub(super) fn forget(&mut self, pid: Pid) {
-        self.0.remove(&pid);
+    /// Of all processes the first ones that ended before `to`.
+    pub(super) fn give_up_old(&mut self, to: Nanos) {
+        for row in self.0.values_mut() {
+            row.trim(|call| call.end < to);
+        }
+        self.0.retain(|_, row| !row.calls.is_empty());
     }
 }
 
@@ -164,13 +140,7 @@ mod tests {
 
     fn ids(awaited: &Awaited) -> Vec<u32> {
         let all = awaited.before(Nanos::MAX);
-        let mut ids: Vec<u32> = all.map(|(_, call)| call.correlation.0).collect();
-        ids.sort_unstable();
-        ids
-    }
-
-    fn take(awaited: &mut Awaited, id: u32) -> Option<ApiCall> {
-        awaited.remove(PID, CorrelationId(id))
+        all.map(|(_, call)| call.correlation.0).collect()
     }
 
     #[test]
@@ -180,63 +150,32 @@ mod tests {
             awaited.insert(call(id, u64::from(id)));
         }
         assert_eq!(ids(&awaited), [10, 11, 12, 15]);
+        let take = |awaited: &mut Awaited, id| awaited.remove(PID, CorrelationId(id));
         assert_eq!(take(&mut awaited, 11), Some(call(11, 11)));
         assert_eq!(take(&mut awaited, 11), None);
         assert_eq!(take(&mut awaited, 13), None);
         assert_eq!(take(&mut awaited, 10), Some(call(10, 10)));
+        assert_eq!(awaited.0[&PID].first, 12);
         assert!(awaited.contains(PID, CorrelationId(15)));
         assert!(!awaited.contains(PID, CorrelationId(14)));
-        assert_eq!(ids(&awaited), [12, 15]);
     }
 
     #[test]
-    fn a_number_that_is_given_again_takes_the_place_of_the_one_before() {
+    fn numbers_that_begin_anew_take_the_place_of_those_before() {
         let mut awaited = Awaited::default();
-        awaited.insert(call(3, 1));
+        awaited.insert(call(u32::MAX, 1));
         awaited.insert(call(3, 2));
         assert_eq!(ids(&awaited), [3]);
-        assert_eq!(take(&mut awaited, 3), Some(call(3, 2)));
-        assert_eq!(ids(&awaited), [0; 0]);
+        assert_eq!(awaited.remove(PID, CorrelationId(u32::MAX)), None);
     }
 
     #[test]
-    fn calls_that_are_not_recorded_between_two_make_no_difference() {
+    fn a_row_is_no_longer_than_it_may_be() {
         let mut awaited = Awaited::default();
-        for i in 0..1_000 {
-            awaited.insert(call(i * 1_000_003, u64::from(i)));
-        }
-        for i in 0..1_000 {
-            let found = take(&mut awaited, i * 1_000_003);
-            assert_eq!(found.map(|call| call.start), Some(Nanos(u64::from(i))));
-        }
-        assert!(awaited.0[&PID].places.len() <= 1 << 14);
-    }
-
-    #[test]
-    fn many_in_a_row_are_all_there() {
-        let mut awaited = Awaited::default();
-        (0..100_000).for_each(|id| awaited.insert(call(id, u64::from(id))));
-        assert_eq!(ids(&awaited).len(), 100_000);
-        (0..100_000).for_each(|id| assert!(take(&mut awaited, id).is_some()));
-    }
-
-    #[test]
-    fn whatever_the_numbers_are_no_more_than_so_many_are_kept() {
-        let up = |i: u32| i.wrapping_mul(MOST as u32);
-        let down = |i: u32| u32::MAX - i.wrapping_mul(MOST as u32 - 1);
-        let row = |i: u32| i;
-        for number in [up as fn(u32) -> u32, down, row] {
-            let mut awaited = Awaited::default();
-            for i in 0..300_000 {
-                awaited.insert(call(number(i), u64::from(i)));
-            }
-            let table = &awaited.0[&PID];
-            assert!(table.places.len() <= MOST);
-            assert_eq!(table.count, ids(&awaited).len());
-            // It is the oldest that are given up.
-            assert!(awaited.contains(PID, CorrelationId(number(299_999))));
-            assert!(awaited.contains(PID, CorrelationId(number(299_990))));
-        }
+        awaited.insert(call(1, 1));
+        awaited.insert(call(LONGEST_ROW as u32, 2));
+        awaited.insert(call(LONGEST_ROW as u32 + 1, 2));
+        assert!(awaited.0[&PID].calls.len() <= LONGEST_ROW);
     }
 
     #[test]
@@ -248,8 +187,6 @@ mod tests {
         awaited.give_up(PID, Nanos(400));
         assert_eq!(ids(&awaited), [4]);
         awaited.give_up_old(Nanos::MAX);
-        assert_eq!(ids(&awaited), [0; 0]);
-        awaited.forget(PID);
         assert!(awaited.0.is_empty());
     }
 }

@@ -8,12 +8,8 @@
 use std::collections::VecDeque;
 
 use super::awaited::Awaited;
-use super::slice::{again, slice};
-use super::{Missing, Slice, SliceOptions};
-use crate::analyse::report::{Gap, Part};
-use crate::event::{
-    ApiCall, Define, DeviceId, Event, GpuOp, Loss, LossSource, NameId, Pid, Switch, Tid,
-};
+use super::{slice, Slice, SliceOptions};
+use crate::event::{ApiCall, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
 use crate::fxhash::{FxHashMap, FxHashSet};
 use crate::model::api::{self, Class};
 use crate::model::names::Names;
@@ -53,15 +49,6 @@ const MOST_SPARE: usize = 8;
 /// Slices that are waiting at most, before the oldest are left out.
 const MOST_LATE: u64 = 4;
 
-/// Slices that are made in one go at most. Times come from outside: one may be from far in the future.
-const MOST_AT_ONCE: u64 = 600;
-
-/// A time that leaves room to calculate.
-const LATEST: Nanos = Nanos(u64::MAX / 2);
-
-/// What a process that is stopped has not handed over ended in this time before it.
-const HELD_BACK: Nanos = Nanos::from_secs(1);
-
 /// An event, and from when on it matters: an operation does from its launch on, without which it cannot be told
 /// whether that came back.
 type Kept = (Nanos, Event);
@@ -70,40 +57,19 @@ type Kept = (Nanos, Event);
 type Step = Vec<Kept>;
 
 /// An idle time that had not ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct OpenGap {
     gpu: String,
     start: Nanos,
-    /// Its end, after the slice, was known already.
-    ended: bool,
-    /// As it was told last.
-    parts: Vec<Part>,
 }
 
-/// Since when it is not known what a device did, as not all that it was to do has come back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Unknown {
-    gpu: String,
-    since: Nanos,
-}
-
-/// Operations that came after their slice.
-#[derive(Clone, Copy, Debug, Default)]
-struct Late {
-    /// The first of them started then.
-    since: Option<Nanos>,
-    /// Those that are not counted in all of their time, as their slices cannot be made again.
+/// What came in the time of a slice.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    from: Nanos,
+    to: Nanos,
+    events: u64,
     lost: u64,
-    time: Nanos,
-}
-
-/// What was heard of a process.
-#[derive(Clone, Copy, Debug, Default)]
-struct Heard {
-    /// When its last operation ended.
-    end: Nanos,
-    /// When the last launch was made whose operation has come.
-    launched: Nanos,
 }
 
 #[derive(Debug)]
@@ -114,10 +80,6 @@ pub struct Feed {
     /// Since ids were forgotten; what was defined before goes when nothing mentions it.
     fresh: Option<Fresh>,
     before: Before,
-    /// When the feed began.
-    began: Nanos,
-    /// What was before that is not looked at.
-    shown_from: Nanos,
     /// When `before` holds, and the first of `steps` begins.
     start: Nanos,
     steps: VecDeque<Step>,
@@ -129,14 +91,8 @@ pub struct Feed {
     awaited: Awaited,
     devices: Devices,
     open: Vec<OpenGap>,
-    unknown: Vec<Unknown>,
-    late: Late,
-    /// By how much operations were late lately.
-    reach: Nanos,
-    /// Processes that are stopped, and since when.
-    stopped: FxHashMap<Pid, Nanos>,
-    /// The last slices, oldest first.
-    told: VecDeque<Slice>,
+    /// Of the last slices, oldest first.
+    counts: VecDeque<Counts>,
     /// Events and losses that came since the last slice.
     events: u64,
     lost: u64,
@@ -148,7 +104,7 @@ pub struct Feed {
 #[derive(Debug)]
 struct Fresh {
     defines: Vec<Define>,
-    /// Names from before that events still use.
+    /// From before, and still used.
     names: FxHashSet<NameId>,
     /// Events from before are gone when the steps begin after this.
     since: Nanos,
@@ -163,8 +119,8 @@ struct Devices {
     /// Those that are not there yet: most come from one device, and one thread, in a row.
     newest_op: Option<GpuOp>,
     newest_launch: Option<ApiCall>,
-    /// Of each process, of all that came.
-    heard: FxHashMap<Pid, Heard>,
+    /// When the last operation of each process ended, of all that was heard of.
+    last_end: FxHashMap<Pid, Nanos>,
 }
 
 impl Devices {
@@ -227,7 +183,7 @@ impl Devices {
         self.last_launch.remove(&(e.pid, e.tid));
         if e.tid.0 == e.pid.0 {
             self.last_op.retain(|(pid, _), _| *pid != e.pid);
-            self.heard.remove(&e.pid);
+            self.last_end.remove(&e.pid);
         }
     }
 
@@ -248,10 +204,10 @@ impl Devices {
 /// When it was over.
 fn end(event: &Event) -> Option<Nanos> {
     match event {
-        Event::Interrupt(e) => Some(e.start.saturating_add(e.dur)),
+        Event::Interrupt(e) => Some(e.start + e.dur),
         Event::Wait(e) => Some(e.end),
         Event::CpuWait(e) => Some(e.end),
-        Event::Stall(e) => Some(e.start.saturating_add(e.dur)),
+        Event::Stall(e) => Some(e.start + e.dur),
         Event::SysCall(e) => Some(e.end),
         Event::GpuOp(e) => Some(e.end),
         Event::Migration(e) => Some(e.end),
@@ -291,8 +247,6 @@ impl Feed {
             names: Names::default(),
             fresh: None,
             before: Before::default(),
-            began: start,
-            shown_from: start,
             start,
             steps: VecDeque::new(),
             spare: Vec::new(),
@@ -301,11 +255,7 @@ impl Feed {
             awaited: Awaited::default(),
             devices: Devices::default(),
             open: Vec::new(),
-            unknown: Vec::new(),
-            late: Late::default(),
-            reach: Nanos::ZERO,
-            stopped: FxHashMap::default(),
-            told: VecDeque::new(),
+            counts: VecDeque::new(),
             events: 0,
             lost: 0,
             skipped: 0,
@@ -348,13 +298,9 @@ impl Feed {
         let mut since = event.ts().unwrap_or(self.start);
         match &event {
             Event::GpuOp(e) => {
-                if e.start < self.next {
-                    self.is_late(e);
-                }
-                let heard = self.devices.heard.entry(e.pid).or_default();
-                heard.end = e.end.max(heard.end);
+                let last = self.devices.last_end.entry(e.pid).or_default();
+                *last = e.end.max(*last);
                 if let Some(call) = self.awaited.remove(e.pid, e.correlation) {
-                    heard.launched = call.start.max(heard.launched);
                     since = call.start.min(e.start);
                     // They are kept as long as each other. That there are two of it does no harm.
                     if self.step_of(call.end) < self.step_of(e.end) {
@@ -365,13 +311,12 @@ impl Feed {
             Event::ApiCall(e) => self.call(e),
             Event::Loss(e) => self.lost = self.lost.saturating_add(e.count),
             Event::Exit(e) if e.tid.0 == e.pid.0 => {
-                self.awaited.forget(e.pid);
-                self.stopped.remove(&e.pid);
+                self.awaited.give_up(e.pid, Nanos::MAX);
             }
-            Event::Switch(e) => self.switch(e),
             Event::Define(_)
             | Event::Task(_)
             | Event::Exit(_)
+            | Event::Switch(_)
             | Event::Waking(_)
             | Event::Interrupt(_)
             | Event::Wait(_)
@@ -392,37 +337,6 @@ impl Feed {
         }
         let at = end(&event).unwrap_or(self.start);
         self.keep(at, (since, event));
-    }
-
-    /// It started in a slice that was told already, and may be in none.
-    fn is_late(&mut self, e: &GpuOp) {
-        if e.end <= self.shown_from {
-            return;
-        }
-        let floor = self.floor();
-        let mut again = self.told.iter().map(|slice| slice.from);
-        let from = again.find(|&from| from >= floor).unwrap_or(self.next);
-        let gone = e.end.min(from).saturating_sub(e.start.max(self.shown_from));
-        if gone > Nanos::ZERO {
-            self.late.lost += 1;
-            self.late.time = self.late.time.saturating_add(gone);
-        }
-        let by = self.next.saturating_sub(e.start);
-        self.reach = self.reach.max(by).min(PATIENCE);
-        let since = self.late.since.map_or(e.start, |since| since.min(e.start));
-        self.late.since = Some(since);
-    }
-
-    /// When its main thread is stopped a process is.
-    fn switch(&mut self, e: &Switch) {
-        /// `TASK_STOPPED` and `TASK_TRACED`.
-        const STOPPED: u16 = 0x4 | 0x8;
-        if e.state & STOPPED != 0 && self.devices.heard.contains_key(&Pid(e.prev.0)) {
-            self.stopped.insert(Pid(e.prev.0), e.ts);
-        }
-        if !self.stopped.is_empty() {
-            self.stopped.remove(&Pid(e.next.0));
-        }
     }
 
     fn call(&mut self, e: &ApiCall) {
@@ -476,58 +390,34 @@ impl Feed {
         self.kept += 1;
     }
 
-    /// The slices that are complete when all that had arrived by `until` was pushed. One that was there before
-    /// takes the place of that: more is known about it. What is too late by then is left out, by the clock; with `None` there
-    /// is all the time that it takes.
-    pub fn take(&mut self, until: Nanos, now: Option<Nanos>) -> Vec<Slice> {
+    /// The slices that are complete at `now`, when all that had arrived by then was pushed; `clock` is the time by
+    /// now, where somebody waits for them: what is much too late is left out then. One that was there before
+    /// takes the place of that: more is known about it.
+    pub fn take(&mut self, now: Nanos, clock: Option<Nanos>) -> Vec<Slice> {
         let mut slices = Vec::new();
-        self.jump(until);
         loop {
-            let to = self.next.saturating_add(SLICE);
-            let due = to.saturating_add(ARRIVAL);
-            let latest = to.saturating_add(PATIENCE);
-            if until < due || (self.is_awaited(to) && until < latest) || to > LATEST {
+            let to = self.next + SLICE;
+            if now < to + ARRIVAL || (self.is_awaited(to) && now < to + PATIENCE) {
                 break;
             }
-            let late = now.map_or(0, |now| now.saturating_sub(latest).0 / SLICE.0);
+            let late = clock.map_or(0, |clock| clock.saturating_sub(to + PATIENCE).0 / SLICE.0);
             if late >= MOST_LATE {
-                self.skip(1);
+                // Nothing of it is lost for what comes after it.
+                self.skipped += 1;
+                self.open.clear();
+                (self.events, self.lost) = (0, 0);
             } else {
                 self.analyse(to, &mut slices);
-                self.next = to;
             }
-            self.age(until);
+            self.next = to;
+            self.age(now);
         }
         slices
     }
 
-    /// Nothing of it is lost for what comes after it.
-    fn skip(&mut self, slices: u64) {
-        self.skipped = self.skipped.saturating_add(slices);
-        self.forget_told();
-        self.next = Nanos(self.next.0.saturating_add(SLICE.0.saturating_mul(slices)));
-    }
-
-    fn forget_told(&mut self) {
-        self.open.clear();
-        self.unknown.clear();
-        (self.events, self.lost) = (0, 0);
-    }
-
-    /// There are not more slices to make than anybody wants to see.
-    fn jump(&mut self, until: Nanos) {
-        let slices = until.min(LATEST).saturating_sub(self.next).0 / SLICE.0;
-        if slices > MOST_AT_ONCE {
-            self.skip(slices - MOST_AT_ONCE);
-            self.age(until);
-        }
-    }
-
     /// What has not been analysed of the time until `end`, when nothing comes any more. The last slice may be shorter.
     pub fn finish(&mut self, end: Nanos) -> Vec<Slice> {
-        let end = end.min(LATEST);
         let mut slices = Vec::new();
-        self.jump(end);
         while self.next < end {
             let to = (self.next + SLICE).min(end);
             self.analyse(to, &mut slices);
@@ -546,16 +436,15 @@ impl Feed {
     pub fn pass(&mut self, to: Nanos) {
         if to > self.next {
             self.next = to;
-            self.shown_from = to;
-            self.told.clear();
-            self.forget_told();
+            self.open.clear();
+            (self.events, self.lost) = (0, 0);
             self.age(to);
         }
     }
 
-    /// By how much slices are later than they have to be by the clock; a little is nothing.
+    /// By how much slices are later than they have to be; a little is nothing.
     pub fn behind(&self, now: Nanos) -> Option<Nanos> {
-        let due = self.next.saturating_add(SLICE + ARRIVAL);
+        let due = self.next + SLICE + ARRIVAL;
         let late = now.saturating_sub(due);
         (late >= PATIENCE).then_some(late)
     }
@@ -564,21 +453,14 @@ impl Feed {
     fn is_awaited(&self, to: Nanos) -> bool {
         let heard = |pid: Pid| {
             self.devices
-                .heard
+                .last_end
                 .get(&pid)
-                .is_some_and(|heard| heard.end >= to)
+                .is_some_and(|&end| end >= to)
         };
+        // A copy may need none.
+        let is_due = |call: &ApiCall| api::starts_kernels(api::class(call.api));
         let mut awaited = self.awaited.before(to);
         awaited.any(|(pid, call)| !heard(pid) && is_due(call))
-    }
-
-    /// From here on slices can be made again: all of their events are there.
-    fn floor(&self) -> Nanos {
-        if self.start == self.began {
-            self.began
-        } else {
-            self.start + AROUND
-        }
     }
 
     fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
@@ -587,47 +469,45 @@ impl Feed {
         let mut newest = slice(&timeline, from, to, &self.options);
         newest.events = std::mem::take(&mut self.events);
         newest.lost = std::mem::take(&mut self.lost);
-        let late = std::mem::take(&mut self.late);
-        newest.came_late(late.lost, late.time);
-        complete(&mut newest, &self.open, self.start);
-        if let Some(since) = self.known_since(&newest, late) {
-            let floor = self.floor();
-            let earlier = self.told.iter_mut();
-            for old in earlier.filter(|old| old.to > since && old.from >= floor) {
-                let mut more = again(&timeline, old, &self.options);
-                complete(&mut more, &self.open, self.start);
-                *old = more;
-                slices.push(old.clone());
+        let open: Vec<OpenGap> = (newest.report.gpus.iter())
+            .flat_map(|gpu| {
+                let last = gpu.gaps.iter().find(|gap| gap.next.is_none());
+                last.map(|gap| OpenGap {
+                    gpu: gpu.uuid.clone(),
+                    start: gap.start,
+                })
+            })
+            .collect();
+        // Of those that ended soon after the slice before, that knew.
+        let told_before = from + AROUND;
+        let ended = |gap: &&OpenGap| {
+            let gpu = newest.report.gpus.iter().find(|gpu| gpu.uuid == gap.gpu);
+            let mut gaps = gpu.into_iter().flat_map(|gpu| &gpu.gaps);
+            gaps.any(|g| g.start == gap.start && g.next.is_some() && g.end > told_before)
+        };
+        if let Some(since) = (self.open.iter().filter(ended)).map(|gap| gap.start).min() {
+            // What was said of it while it lasted was all that was known then.
+            let since = since.max(self.start);
+            let earlier = self.counts.iter().filter(|c| c.from < from && c.to > since);
+            for counts in earlier {
+                let mut again = slice(&timeline, counts.from, counts.to, &self.options);
+                (again.events, again.lost) = (counts.events, counts.lost);
+                slices.push(again);
             }
         }
-        self.open = open_gaps(&newest);
-        self.unknown = unknown_of(&newest);
-        self.told.push_back(newest.clone());
+        self.counts.push_back(Counts {
+            from,
+            to,
+            events: newest.events,
+            lost: newest.lost,
+        });
         let oldest = to.saturating_sub(LONGEST_LOOK_BACK);
-        while self.told.front().is_some_and(|told| told.to <= oldest) {
-            self.told.pop_front();
+        while self.counts.front().is_some_and(|c| c.to <= oldest) {
+            self.counts.pop_front();
         }
         slices.push(newest);
-        self.reach = Nanos(self.reach.0 / 4 * 3);
+        self.open = open;
         self.names = timeline.into_names();
-    }
-
-    /// From then on more is known than when it was told.
-    fn known_since(&self, newest: &Slice, late: Late) -> Option<Nanos> {
-        // What was said of a gap while it lasted was all that was known then.
-        let still = open_gaps(newest);
-        let ended = self.open.iter().filter(|gap| {
-            let is_same =
-                |other: &OpenGap| other.gpu == gap.gpu && other.start == gap.start && !other.ended;
-            !gap.ended && !still.iter().any(is_same)
-        });
-        let known = self.unknown.iter().filter(|unknown| {
-            let known = newest.known_until(&unknown.gpu);
-            known.is_some_and(|until| until > unknown.since && until > self.floor())
-        });
-        let ended = ended.map(|gap| gap.start);
-        let known = known.map(|unknown| unknown.since);
-        ended.chain(known).chain(late.since).min()
     }
 
     /// All that is known of the time until `to`, and a little after it.
@@ -644,9 +524,6 @@ impl Feed {
         for event in self.devices.events() {
             timeline.push(&event);
         }
-        for event in self.running().chain(self.held_back(until)) {
-            timeline.push(&event);
-        }
         for (since, event) in self.steps.iter().flatten() {
             if *since < until {
                 timeline.push(event);
@@ -659,59 +536,13 @@ impl Feed {
         timeline
     }
 
-    /// Launches whose steps are gone, and whose operations can be running all the time since. A timeline concludes nothing
-    /// from what was launched before it.
-    fn running(&self) -> impl Iterator<Item = Event> + '_ {
-        let is_last = |pid: Pid, call: &ApiCall| {
-            let heard = self.devices.heard.get(&pid);
-            heard.is_none_or(|heard| heard.launched < call.start)
-        };
-        let old = self.awaited.before(self.start);
-        old.filter(move |&(pid, call)| call.end < self.start && is_due(call) && is_last(pid, call))
-            .map(|(_, call)| {
-                Event::ApiCall(ApiCall {
-                    start: self.start,
-                    end: self.start,
-                    ..*call
-                })
-            })
-    }
-
-    /// A process that is stopped hands nothing over, nor what was before.
-    fn held_back(&self, until: Nanos) -> impl Iterator<Item = Event> + '_ {
-        let stopped = self.stopped.iter().filter(move |(_, &at)| at < until);
-        stopped.map(move |(&pid, &at)| {
-            let heard = self.devices.heard.get(&pid).map_or(at, |heard| heard.end);
-            Event::Loss(Loss {
-                from: heard.max(at.saturating_sub(HELD_BACK)).min(at),
-                to: until,
-                source: LossSource::Cupti(pid),
-                count: 0,
-            })
-        })
-    }
-
     /// Lets go of what no slice needs any more.
     fn age(&mut self, now: Nanos) {
         let needed = self.next.saturating_sub(AROUND);
-        // A slice that may be made again is needed as a whole.
-        let begin = |at: Nanos| {
-            let slice = self.told.iter().find(|told| told.to > at);
-            let begin = slice.map_or(at, |slice| slice.from.min(at));
-            begin.saturating_sub(AROUND)
-        };
-        let open = self.open.iter().filter(|gap| !gap.ended);
-        let gaps = open.map(|gap| gap.start);
-        let unknown = self.unknown.iter().map(|unknown| unknown.since);
-        let late = self.next.saturating_sub(self.reach);
-        let late = Some(late).filter(|_| self.reach >= Nanos::from_millis(1));
-        let again = gaps.chain(unknown).chain(late).map(begin);
-        let since = again.fold(needed, Nanos::min);
+        let gaps = self.open.iter().map(|gap| gap.start.saturating_sub(AROUND));
+        let since = gaps.fold(needed, Nanos::min);
         let since = since.max(self.next.saturating_sub(LONGEST_LOOK_BACK));
-        while !self.steps.is_empty()
-            && self.start + STEP <= needed
-            && (self.start + STEP <= since || self.kept > MOST_KEPT)
-        {
+        while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
             let mut gone = self.steps.pop_front().unwrap_or_default();
             self.start += STEP;
             self.kept -= gone.len();
@@ -729,10 +560,6 @@ impl Feed {
                 self.spare.push(gone);
             }
         }
-        if self.steps.is_empty() {
-            let steps = since.saturating_sub(self.start).0 / STEP.0;
-            self.start += Nanos(STEP.0 * steps);
-        }
         self.awaited.give_up_old(now.saturating_sub(NEVER));
         self.tidy();
     }
@@ -744,7 +571,7 @@ impl Feed {
             return;
         };
         let mut used = Used::default();
-        used.names.extend(&fresh.names);
+        used.names.extend(fresh.names);
         for event in self
             .before
             .events(start)
@@ -763,99 +590,4 @@ impl Feed {
         }
         self.names = names;
     }
-}
-
-/// A copy may need no operation.
-fn is_due(call: &ApiCall) -> bool {
-    api::starts_kernels(api::class(call.api))
-}
-
-fn unknown_of(slice: &Slice) -> Vec<Unknown> {
-    let gpus = slice.report.gpus.iter().zip(&slice.parts.gpus);
-    let gpus = gpus.filter(|(_, parts)| match parts.missing {
-        Missing::Work => true,
-        // It may be for good.
-        Missing::Records => parts.known_until.saturating_add(LONGEST_LOOK_BACK) > slice.to,
-        Missing::Nothing => false,
-    });
-    gpus.map(|(gpu, parts)| Unknown {
-        gpu: gpu.uuid.clone(),
-        since: parts.known_until,
-    })
-    .collect()
-}
-
-fn open_gaps(slice: &Slice) -> Vec<OpenGap> {
-    let gpus = slice.report.gpus.iter().zip(&slice.parts.gpus);
-    gpus.flat_map(|(gpu, parts)| {
-        let last = gpu.gaps.iter().find(|gap| gap.next.is_none());
-        let start = parts.open.or(last.map(|gap| gap.start))?;
-        let gap = last.filter(|gap| gap.start == start);
-        Some(OpenGap {
-            gpu: gpu.uuid.clone(),
-            start,
-            ended: parts.open.is_none(),
-            parts: gap.map_or_else(Vec::new, |gap| gap.parts.clone()),
-        })
-    })
-    .collect()
-}
-
-/// Of what was before the timeline that begins at `start`, what was said last stands.
-fn complete(slice: &mut Slice, told: &[OpenGap], start: Nanos) {
-    for gpu in &mut slice.report.gpus {
-        for gap in gpu.gaps.iter_mut().filter(|gap| gap.start < start) {
-            let same = |open: &&OpenGap| open.gpu == gpu.uuid && open.start == gap.start;
-            if let Some(open) = told.iter().find(same) {
-                put_before(gap, &open.parts, start);
-            }
-        }
-    }
-}
-
-fn put_before(gap: &mut Gap, told: &[Part], at: Nanos) {
-    let Some(at) = told.last().map(|part| part.end.min(at).min(gap.end)) else {
-        return;
-    };
-    let before = told.iter().filter(|part| part.start < at);
-    let mut parts: Vec<Part> = before.cloned().collect();
-    if let Some(last) = parts.last_mut() {
-        last.end = at;
-    }
-    for mut part in std::mem::take(&mut gap.parts) {
-        part.start = part.start.max(at);
-        let goes_on = |last: &&mut Part| {
-            last.cause == part.cause && last.who == part.who && last.what == part.what
-        };
-        if part.start >= part.end {
-            continue;
-        }
-        match parts.last_mut().filter(goes_on) {
-            Some(last) => last.end = part.end,
-            None => parts.push(part),
-        }
-    }
-    gap.parts = shorter(parts);
-}
-
-/// Most parts of a gap, of which a new one comes with each slice.
-const PARTS: usize = 200;
-
-/// The shortest go with the one before them.
-fn shorter(mut parts: Vec<Part>) -> Vec<Part> {
-    let too_many = parts.len().saturating_sub(PARTS);
-    if too_many == 0 {
-        return parts;
-    }
-    let mut lengths: Vec<Nanos> = parts.iter().skip(1).map(|p| p.end - p.start).collect();
-    lengths.sort_unstable();
-    let short = lengths.get(too_many - 1).copied().unwrap_or_default();
-    let mut kept: Vec<Part> = Vec::with_capacity(PARTS);
-    for part in parts.drain(..) {
-        match kept.last_mut() {
-            Some(last) if part.end - part.start <= short => last.end = part.end,
-            Some(_) | None => kept.push(part),
-        }
-    }
-    kept
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{GpuParts, GpuPoint, Launches, Missing, Slice};
+use super::{GpuParts, GpuPoint, Launches, Slice};
 use crate::analyse::cause::Cause;
 use crate::analyse::evidence::{Sentence, When};
 use crate::analyse::report::{Blame, CauseRow, Gap, Gpu};
@@ -16,9 +16,6 @@ use crate::units::Nanos;
 
 /// Gaps listed of a device.
 const GAPS: usize = 50;
-
-/// A share of the window.
-const WORTH_TELLING: f64 = 0.01;
 
 /// A card by its uuid, or where it has none by its number.
 type Key<'a> = (&'a str, u32);
@@ -60,37 +57,6 @@ impl<'a> Gpus<'a> {
             .zip(&self.keys)
             .filter_map(|(index, &wanted)| added(slices, index, wanted))
             .collect()
-    }
-
-    /// For how long it is not known what a device did, though it is one of the window, and why.
-    pub(super) fn unknown(&self, slices: &[Arc<Slice>]) -> Vec<String> {
-        let all: Nanos = slices.iter().map(|s| s.to.saturating_sub(s.from)).sum();
-        let of = |index: u32, wanted: Missing| -> Nanos {
-            let parts = slices.iter().flat_map(|slice| {
-                let gpus = slice.report.gpus.iter().zip(&slice.parts.gpus);
-                let gpus = gpus.filter(|(gpu, parts)| {
-                    parts.missing == wanted && gpu.busy.is_some() && self.index(gpu) == Some(index)
-                });
-                gpus.map(|(_, parts)| slice.to.saturating_sub(parts.known_until.max(slice.from)))
-            });
-            parts.sum()
-        };
-        let whys = [
-            (Missing::Work, "work was launched that had not come back"),
-            (Missing::Records, "its records are held back"),
-        ];
-        let mut said = Vec::new();
-        for (index, _) in (0..).zip(&self.keys) {
-            for (missing, why) in whys {
-                let unknown = of(index, missing);
-                if unknown.share_of(all) >= WORTH_TELLING {
-                    said.push(format!(
-                        "GPU {index}: it is not known what it did for {unknown}, because {why}"
-                    ));
-                }
-            }
-        }
-        said
     }
 
     pub(super) fn launches(&self, slices: &[Arc<Slice>]) -> Vec<Launches> {

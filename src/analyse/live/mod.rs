@@ -9,8 +9,6 @@
 mod awaited;
 mod bounds;
 mod feed;
-#[cfg(test)]
-mod feed_tests;
 mod gpus;
 mod slice;
 mod stacks;
@@ -20,7 +18,7 @@ mod window;
 
 use crate::analyse::cause::Cause;
 use crate::analyse::evidence::Sentence;
-use crate::analyse::quality::{self, Counts};
+use crate::analyse::quality::Counts;
 use crate::analyse::report::Report;
 use crate::analyse::{sched, syscalls};
 use crate::event::{Pid, Tid};
@@ -83,23 +81,6 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Until when it is known what a device did, as of when the slice was made.
-    fn known_until(&self, uuid: &str) -> Option<Nanos> {
-        let mut gpus = self.report.gpus.iter().zip(&self.parts.gpus);
-        let (_, parts) = gpus.find(|(gpu, _)| gpu.uuid == uuid)?;
-        Some(parts.known_until)
-    }
-
-    /// Operations came that are not counted in this much of their time.
-    fn came_late(&mut self, operations: u64, time: Nanos) {
-        if operations > 0 {
-            self.parts.counts.came_late(operations, time);
-            let quality = &mut self.report.quality;
-            quality.warnings = quality::counted(quality, &self.parts.counts);
-            quality.warnings.extend(self.parts.said.iter().cloned());
-        }
-    }
-
     /// Of a time in which only the scheduler was looked at, and system calls where they were counted.
     pub fn of_machine(sched: sched::Summary, calls: Option<syscalls::Summary>) -> Slice {
         let (from, to) = (sched.start, sched.end);
@@ -141,23 +122,6 @@ struct GpuParts {
     sentences: Vec<Vec<Sentence>>,
     /// A gap reaches into the slice from before, and had these causes there already.
     continued: Option<Vec<Cause>>,
-    /// The start of the gap that had not ended, of all that is known.
-    open: Option<Nanos>,
-    /// From then on it is not known what the device did, before the slice, in it or after it.
-    known_until: Nanos,
-    /// Why that is before the end of the slice.
-    missing: Missing,
-}
-
-/// What may still tell what a device did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Missing {
-    #[default]
-    Nothing,
-    /// Work was launched and has not come back.
-    Work,
-    /// A process does not hand over its records.
-    Records,
 }
 
 /// Launches whose operation ran on this GPU.

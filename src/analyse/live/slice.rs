@@ -1,19 +1,16 @@
 //! From a timeline to what happened in a part of it.
 #![forbid(unsafe_code)]
 
-use super::{stacks, CudaTime, GpuParts, Launches, Missing, Parts, Slice, SliceOptions};
+use super::{stacks, CudaTime, GpuParts, Launches, Parts, Slice, SliceOptions};
 use crate::analyse::partition::Engine;
-use crate::analyse::quality::{Counts, Trust};
-use crate::analyse::report::{self, Report};
+use crate::analyse::quality::Trust;
+use crate::analyse::report::Report;
 use crate::analyse::scope::Scope;
-use crate::analyse::{
-    devices, host_side, quality, sched, syscalls, tables, Devices, IdleOf, Options,
-};
-use crate::event::Pid;
+use crate::analyse::{devices, host_side, quality, sched, syscalls, tables, Devices, Options};
 use crate::model::gpu::Gpu;
 use crate::model::ops::CallIdx;
 use crate::model::thread::{Thread, ThreadIdx};
-use crate::model::{api, BlindBecause, Timeline};
+use crate::model::{api, Timeline};
 use crate::store::meta::TargetMode;
 use crate::units::{Bytes, Nanos};
 
@@ -27,8 +24,28 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
         goes_on: options.goes_on,
     };
     let engine = Engine::new(t);
-    let side = gpu_side(&engine, scope, options);
-    let lost = side.quality.lost();
+    let trust = Trust::of(t, scope);
+    let devices = if options.only_host {
+        Devices::default()
+    } else {
+        let options = Options {
+            gpu: None,
+            min_gap: options.min_gap,
+            gaps: Some(options.gaps),
+        };
+        devices(&engine, &trust, &options, scope)
+    };
+    let (quality, counts, said) = quality::of_slice(t, &trust, options.min_gap);
+    let lost = quality.lost();
+    let (gpus, parts): (Vec<_>, Vec<_>) = (devices.list.into_iter())
+        .map(|d| {
+            let parts = GpuParts {
+                sentences: d.sentences,
+                continued: d.continued,
+            };
+            (d.gpu, parts)
+        })
+        .unzip();
     let mut sched = sched::recorded::summary(
         t,
         &sched::recorded::Scope {
@@ -39,7 +56,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             joins: true,
         },
     );
-    sched.lost = Some(side.quality.bpf_lost);
+    sched.lost = Some(quality.bpf_lost);
     let calls = syscalls::recorded::with_idle(
         t,
         &syscalls::recorded::Scope {
@@ -51,19 +68,24 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             only_failed: false,
             joins: true,
         },
-        &side.idle,
+        &devices.idle,
     );
+    let launches = |(index, gpu)| launches(t, index, gpu, scope);
     Slice {
         from,
         to,
-        launches: side.launches,
+        launches: if options.only_host {
+            Vec::new()
+        } else {
+            (0..).zip(t.gpu().devices()).map(launches).collect()
+        },
         report: Report {
-            quality: side.quality,
-            gpus: side.gpus,
+            quality,
+            gpus,
             host_sides: host_side::host_sides(&engine, scope),
             threads: tables::threads(t, scope),
-            kernels: side.kernels,
-            calls: side.calls,
+            kernels: tables::kernels(t, scope),
+            calls: tables::calls(t, &devices.idle, scope),
         },
         sched,
         calls,
@@ -75,118 +97,12 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
         events: 0,
         lost,
         parts: Parts {
-            counts: side.counts,
-            said: side.said,
-            gpus: side.parts,
+            counts,
+            said,
+            gpus: parts,
             bytes: Bytes(0),
             cpus: (t.meta().mode == TargetMode::All).then_some(t.meta().cpus_online),
         },
-    }
-}
-
-/// The same slice, now that more is known of its GPUs. Of threads all was known the first time, and more than is now:
-/// what began long before may be gone.
-pub(super) fn again(t: &Timeline, told: &Slice, options: &SliceOptions) -> Slice {
-    let scope = Scope {
-        from: told.from,
-        to: told.to,
-        goes_on: options.goes_on,
-    };
-    let side = gpu_side(&Engine::new(t), scope, options);
-    let counts = side.counts.with_late_of(&told.parts.counts);
-    let mut quality = side.quality;
-    quality.warnings = quality::counted(&quality, &counts);
-    quality.warnings.extend(side.said.iter().cloned());
-    Slice {
-        launches: side.launches,
-        report: Report {
-            quality,
-            gpus: side.gpus,
-            kernels: side.kernels,
-            calls: side.calls,
-            host_sides: told.report.host_sides.clone(),
-            threads: told.report.threads.clone(),
-        },
-        parts: Parts {
-            bytes: Bytes(0),
-            counts,
-            said: side.said,
-            gpus: side.parts,
-            cpus: told.parts.cpus,
-        },
-        ..told.clone()
-    }
-}
-
-/// What there is to say of GPUs.
-struct GpuSide {
-    gpus: Vec<report::Gpu>,
-    parts: Vec<GpuParts>,
-    idle: IdleOf,
-    launches: Vec<Launches>,
-    kernels: Vec<report::Kernel>,
-    calls: Vec<report::Call>,
-    quality: report::Quality,
-    counts: Counts,
-    said: Vec<String>,
-}
-
-fn gpu_side(engine: &Engine<'_>, scope: Scope, options: &SliceOptions) -> GpuSide {
-    let t = engine.t;
-    let trust = Trust::of(t, scope);
-    let devices = if options.only_host {
-        Devices::default()
-    } else {
-        let options = Options {
-            gpu: None,
-            min_gap: options.min_gap,
-            gaps: Some(options.gaps),
-        };
-        devices(engine, &trust, &options, scope)
-    };
-    let (quality, counts, said) = quality::of_slice(t, &trust, options.min_gap);
-    let list = devices.list.into_iter().zip(t.gpu().devices());
-    let (gpus, parts): (Vec<_>, Vec<_>) = list
-        .map(|(d, gpu)| {
-            let parts = GpuParts {
-                sentences: d.sentences,
-                continued: d.continued,
-                open: d.open,
-                known_until: d.known_until,
-                missing: missing(t, gpu, &trust, d.known_until),
-            };
-            (d.gpu, parts)
-        })
-        .unzip();
-    let launches = |(index, gpu)| launches(t, index, gpu, scope);
-    GpuSide {
-        gpus,
-        parts,
-        launches: if options.only_host {
-            Vec::new()
-        } else {
-            (0..).zip(t.gpu().devices()).map(launches).collect()
-        },
-        kernels: tables::kernels(t, scope),
-        calls: tables::calls(t, &devices.idle, scope),
-        idle: devices.idle,
-        quality,
-        counts,
-        said,
-    }
-}
-
-fn missing(t: &Timeline, gpu: &Gpu, trust: &Trust, known_until: Nanos) -> Missing {
-    let is_of = |pid: Option<Pid>| gpu.users.iter().any(|user| pid.is_none_or(|p| p == user.0));
-    let mut silent = t.blind().iter().filter(|b| b.why == BlindBecause::Silent);
-    if gpu.ops.is_empty() || known_until >= trust.scope.to {
-        Missing::Nothing
-    } else if trust.pending(gpu).is_some() {
-        Missing::Work
-    } else if silent.any(|b| is_of(b.pid) && b.to >= t.end()) {
-        Missing::Records
-    } else {
-        Missing::Nothing
     }
 }
 

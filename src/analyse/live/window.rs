@@ -89,14 +89,15 @@ impl Window {
             return Window::empty(Nanos::ZERO);
         };
         let gpus = Gpus::of(slices);
-        let mut quality = quality(slices);
-        quality.warnings.extend(gpus.unknown(slices));
         let events = slices.iter().map(|s| s.events).sum();
         Window {
             from: first.from,
             to: last.to,
             report: Report {
-                quality: Quality { events, ..quality },
+                quality: Quality {
+                    events,
+                    ..quality(slices)
+                },
                 gpus: gpus.reports(slices),
                 host_sides: host_sides(slices),
                 threads: threads(slices),

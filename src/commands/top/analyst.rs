@@ -74,6 +74,7 @@ pub(super) fn run(
                 shared.add(vec![*slice]);
             }
             Batch::Until(until) => {
+                // What waits to be looked at here is late as well.
                 let now = clock::monotonic();
                 add(feed.take(until, Some(now)), &mut calls);
                 let fares = (feed.behind(now), feed.skipped());
