@@ -148,6 +148,10 @@ fn a_job_on_the_simulated_gpu_is_seen_from_its_first_seconds() {
     });
     let pid = terminal.pid_of_gdiag();
     job.kill();
+    terminal.wait_for("the end of the job", |screen| {
+        screen.contains("has ended: q quits")
+    });
+    terminal.keys(&["q"]);
     wait_until("the end", || crate::support::state(pid).is_none());
     terminal.wait_for_shell();
 }
@@ -169,6 +173,10 @@ fn a_launched_command_has_nothing_of_the_terminal() {
     terminal.run(&terminal.gdiag(&format!(
         "top -- sh -c 'readlink {own}/0 {own}/1 {own}/2 | cat > {streams}; sleep 2' 2> {errors}"
     )));
+    terminal.wait_for("the end of the command", |screen| {
+        screen.contains("has ended: q quits")
+    });
+    terminal.keys(&["q"]);
     terminal.wait_for_shell();
     let told = std::fs::read_to_string(&streams).unwrap();
     for file in [&streams, &errors] {
