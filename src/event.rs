@@ -114,6 +114,36 @@ impl Event {
             Event::Loss(e) => e.from,
         })
     }
+
+    /// When it was over: [`Event::ts`] of what does not last.
+    pub fn end(&self) -> Option<Nanos> {
+        match self {
+            Event::Interrupt(e) => Some(e.start.saturating_add(e.dur)),
+            Event::Wait(e) => Some(e.end),
+            Event::CpuWait(e) => Some(e.end),
+            Event::Stall(e) => Some(e.start.saturating_add(e.dur)),
+            Event::SysCall(e) => Some(e.end),
+            Event::GpuOp(e) => Some(e.end),
+            Event::Migration(e) => Some(e.end),
+            Event::ApiCall(e) => Some(e.end),
+            Event::Sync(e) => Some(e.end),
+            Event::Overhead(e) => Some(e.end),
+            Event::Loss(e) => Some(e.to),
+            Event::Define(_)
+            | Event::Task(_)
+            | Event::Exit(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::GpuInvalid(_)
+            | Event::Device(_)
+            | Event::Shim(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => self.ts(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

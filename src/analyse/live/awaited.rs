@@ -30,15 +30,30 @@ impl Row {
 
     fn insert(&mut self, call: ApiCall) {
         let id = call.correlation.0;
-        // Numbers begin anew with a new session, and calls of several threads come a little out of order.
         let far = |distance: u32| distance as usize >= LONGEST_ROW;
-        if self.calls.is_empty() || far(id.abs_diff(self.first)) {
+        // Numbers begin anew with a new session.
+        if id < self.first && far(self.first - id) {
             self.calls.clear();
+        }
+        if self.calls.is_empty() {
             self.first = id;
         }
+        // Calls of several threads come a little out of order.
         while id < self.first {
+            if self.calls.len() >= LONGEST_ROW {
+                return;
+            }
             self.calls.push_front(None);
             self.first -= 1;
+        }
+        // Where one is awaited for long, it is given up rather than those that are on their way.
+        let over = ((id - self.first) as usize + 1).saturating_sub(LONGEST_ROW);
+        if over >= self.calls.len() {
+            self.calls.clear();
+            self.first = id;
+        } else {
+            self.calls.drain(..over);
+            self.first += u32::try_from(over).unwrap_or(0);
         }
         let index = (id - self.first) as usize;
         if self.calls.len() <= index {
@@ -176,6 +191,22 @@ mod tests {
         awaited.insert(call(LONGEST_ROW as u32, 2));
         awaited.insert(call(LONGEST_ROW as u32 + 1, 2));
         assert!(awaited.0[&PID].calls.len() <= LONGEST_ROW);
+        // However they come, down as well.
+        let mut awaited = Awaited::default();
+        for step in (1..20).rev() {
+            awaited.insert(call(step * (LONGEST_ROW as u32 - 1), 1));
+        }
+        assert!(awaited.0[&PID].calls.len() <= LONGEST_ROW);
+    }
+
+    #[test]
+    fn one_that_never_comes_does_not_take_others_with_it() {
+        let mut awaited = Awaited::default();
+        let last = LONGEST_ROW as u32;
+        for id in [1, last - 1, last, last + 1] {
+            awaited.insert(call(id, u64::from(id)));
+        }
+        assert_eq!(ids(&awaited), [last - 1, last, last + 1]);
     }
 
     #[test]

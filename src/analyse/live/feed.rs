@@ -9,7 +9,10 @@ use std::collections::VecDeque;
 
 use super::awaited::Awaited;
 use super::{slice, Slice, SliceOptions};
-use crate::event::{ApiCall, Define, DeviceId, Event, GpuOp, NameId, Pid, Tid};
+use crate::event::{
+    ApiCall, CorrelationId, Define, DeviceId, Event, GpuOp, Loss, LossSource, NameId, Pid,
+    ShimState, Tid,
+};
 use crate::fxhash::{FxHashMap, FxHashSet};
 use crate::model::api::{self, Class};
 use crate::model::names::Names;
@@ -48,6 +51,9 @@ const MOST_SPARE: usize = 8;
 
 /// Slices that are waiting at most, before the oldest are left out.
 const MOST_LATE: u64 = 4;
+
+/// Slices that are made at once, at most: a time that comes from outside may be any.
+const MOST_AT_ONCE: u64 = 600;
 
 /// An event, and from when on it matters: an operation does from its launch on, without which it cannot be told
 /// whether that came back.
@@ -91,6 +97,8 @@ pub struct Feed {
     awaited: Awaited,
     devices: Devices,
     open: Vec<OpenGap>,
+    /// Since when slices were made though operations were awaited that may have run in them.
+    given_up: Option<Nanos>,
     /// Of the last slices, oldest first.
     counts: VecDeque<Counts>,
     /// Events and losses that came since the last slice.
@@ -98,6 +106,8 @@ pub struct Feed {
     lost: u64,
     /// Slices that were left out to catch up.
     skipped: u64,
+    /// Operations that came when their slice was made already, and will not be made again.
+    late: u64,
 }
 
 /// Definitions since ids were forgotten.
@@ -114,13 +124,37 @@ struct Fresh {
 #[derive(Debug, Default)]
 struct Devices {
     last_op: FxHashMap<(Pid, DeviceId), GpuOp>,
+    /// The calls that started these, as far as they are known.
+    calls: FxHashMap<(Pid, DeviceId), ApiCall>,
     /// The last launch of each thread.
     last_launch: FxHashMap<(Pid, Tid), ApiCall>,
     /// Those that are not there yet: most come from one device, and one thread, in a row.
     newest_op: Option<GpuOp>,
     newest_launch: Option<ApiCall>,
+    /// Where records are missing, since those operations.
+    holes: Vec<Loss>,
+    /// Since when the shims do not collect that do not.
+    silent: FxHashMap<Pid, Nanos>,
     /// When the last operation of each process ended, of all that was heard of.
     last_end: FxHashMap<Pid, Nanos>,
+}
+
+/// The shim of this process did not collect.
+fn silence(pid: Pid, from: Nanos, to: Nanos) -> Loss {
+    Loss {
+        source: LossSource::Cupti(pid),
+        count: 0,
+        from,
+        to: to.max(from),
+    }
+}
+
+/// `None`: of all.
+fn pid_of(hole: &Loss) -> Option<Pid> {
+    match hole.source {
+        LossSource::ShimRing(pid) | LossSource::Cupti(pid) => Some(pid),
+        LossSource::Bpf(_) | LossSource::ClockStep => None,
+    }
 }
 
 impl Devices {
@@ -163,6 +197,10 @@ impl Devices {
             if e.end >= last.end {
                 *last = e;
             }
+            // What is looked at begins after it.
+            let is_over =
+                |hole: &Loss| pid_of(hole).is_none_or(|pid| pid == e.pid) && hole.to <= e.start;
+            self.holes.retain(|hole| !is_over(hole));
         }
         if let Some(e) = launch {
             let last = self.last_launch.entry((e.pid, e.tid)).or_insert(e);
@@ -178,12 +216,68 @@ impl Devices {
     }
 
     fn other(&mut self, event: &Event) {
-        let Event::Exit(e) = event else { return };
+        match event {
+            Event::Exit(e) => {
+                self.file_all();
+                self.last_launch.remove(&(e.pid, e.tid));
+                if e.tid.0 == e.pid.0 {
+                    self.last_op.retain(|(pid, _), _| *pid != e.pid);
+                    self.last_end.remove(&e.pid);
+                    self.silent.remove(&e.pid);
+                    self.holes.retain(|hole| pid_of(hole) != Some(e.pid));
+                }
+            }
+            Event::Loss(e) => match e.source {
+                LossSource::ShimRing(_) | LossSource::Cupti(_) | LossSource::ClockStep => {
+                    self.hole(*e);
+                }
+                LossSource::Bpf(_) => {}
+            },
+            Event::Shim(e) => {
+                let silent = self.silent.remove(&e.pid);
+                if let Some(from) = silent {
+                    self.hole(silence(e.pid, from, e.ts));
+                }
+                if e.state != ShimState::Active {
+                    self.silent.insert(e.pid, e.ts);
+                }
+            }
+            Event::Define(_)
+            | Event::Task(_)
+            | Event::Switch(_)
+            | Event::Waking(_)
+            | Event::Interrupt(_)
+            | Event::Wait(_)
+            | Event::CpuWait(_)
+            | Event::Stall(_)
+            | Event::SysCall(_)
+            | Event::Signal(_)
+            | Event::Sample(_)
+            | Event::GpuOp(_)
+            | Event::Migration(_)
+            | Event::GpuInvalid(_)
+            | Event::ApiCall(_)
+            | Event::Sync(_)
+            | Event::Overhead(_)
+            | Event::Device(_)
+            | Event::Probes(_)
+            | Event::Process(_)
+            | Event::Clock(_) => {}
+        }
+    }
+
+    /// Records are missing there: that nothing was heard of since an operation before it does not mean that nothing
+    /// ran.
+    fn hole(&mut self, hole: Loss) {
+        const MOST: usize = 64;
         self.file_all();
-        self.last_launch.remove(&(e.pid, e.tid));
-        if e.tid.0 == e.pid.0 {
-            self.last_op.retain(|(pid, _), _| *pid != e.pid);
-            self.last_end.remove(&e.pid);
+        // What was lost counts in the slice in which it was.
+        let hole = Loss { count: 0, ..hole };
+        if self.holes.len() < MOST {
+            self.holes.push(hole);
+        } else if let Some(last) = self.holes.last_mut() {
+            // Too many to be told apart.
+            (last.source, last.to) = (LossSource::ClockStep, last.to.max(hole.to));
         }
     }
 
@@ -192,42 +286,40 @@ impl Devices {
         self.last_launch.retain(|_, call| !which(call));
     }
 
-    /// What a timeline begins with.
-    fn events(&mut self) -> Vec<Event> {
+    /// After a step is gone: the last operations may have been started in it.
+    fn match_calls(&mut self, gone: &[Kept]) {
+        const MOST: usize = 64;
         self.file_all();
-        let ops = self.last_op.values().map(|e| Event::GpuOp(*e));
-        let launches = self.last_launch.values().map(|e| Event::ApiCall(*e));
-        ops.chain(launches).collect()
+        let ops = self.last_op.iter().take(MOST);
+        let ops: Vec<_> = ops.map(|(key, op)| (*key, op.correlation)).collect();
+        for (_, event) in gone {
+            let Event::ApiCall(call) = event else {
+                continue;
+            };
+            let started = |&&((pid, _), id): &&((Pid, DeviceId), CorrelationId)| {
+                pid == call.pid && id == call.correlation
+            };
+            if let Some((key, _)) = ops.iter().find(started) {
+                self.calls.insert(*key, *call);
+            }
+        }
+        let last = &self.last_op;
+        self.calls.retain(|key, call| {
+            last.get(key)
+                .is_some_and(|op| op.correlation == call.correlation)
+        });
     }
-}
 
-/// When it was over.
-fn end(event: &Event) -> Option<Nanos> {
-    match event {
-        Event::Interrupt(e) => Some(e.start + e.dur),
-        Event::Wait(e) => Some(e.end),
-        Event::CpuWait(e) => Some(e.end),
-        Event::Stall(e) => Some(e.start + e.dur),
-        Event::SysCall(e) => Some(e.end),
-        Event::GpuOp(e) => Some(e.end),
-        Event::Migration(e) => Some(e.end),
-        Event::ApiCall(e) => Some(e.end),
-        Event::Sync(e) => Some(e.end),
-        Event::Overhead(e) => Some(e.end),
-        Event::Loss(e) => Some(e.to),
-        Event::Define(_)
-        | Event::Task(_)
-        | Event::Exit(_)
-        | Event::Switch(_)
-        | Event::Waking(_)
-        | Event::Signal(_)
-        | Event::Sample(_)
-        | Event::GpuInvalid(_)
-        | Event::Device(_)
-        | Event::Shim(_)
-        | Event::Probes(_)
-        | Event::Process(_)
-        | Event::Clock(_) => event.ts(),
+    /// What a timeline begins with that starts then.
+    fn events(&mut self, start: Nanos) -> Vec<Event> {
+        self.file_all();
+        let silences = self.silent.iter();
+        let silences = silences.map(|(&pid, &from)| silence(pid, from, start));
+        let holes = self.holes.iter().copied().chain(silences).map(Event::Loss);
+        let ops = self.last_op.values().map(|e| Event::GpuOp(*e));
+        let calls = self.calls.values().chain(self.last_launch.values());
+        let calls = calls.map(|e| Event::ApiCall(*e));
+        ops.chain(calls).chain(holes).collect()
     }
 }
 
@@ -255,16 +347,23 @@ impl Feed {
             awaited: Awaited::default(),
             devices: Devices::default(),
             open: Vec::new(),
+            given_up: None,
             counts: VecDeque::new(),
             events: 0,
             lost: 0,
             skipped: 0,
+            late: 0,
         }
     }
 
     /// Slices that were not analysed because there was too much to do.
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// Operations that came too late to be in any slice.
+    pub fn late(&self) -> u64 {
+        self.late
     }
 
     /// Where the next slice begins: up to there all is known.
@@ -283,7 +382,8 @@ impl Feed {
     }
 
     fn steps_end(&self) -> Nanos {
-        Nanos(self.start.0 + STEP.0 * self.steps.len() as u64)
+        let steps = STEP.0.saturating_mul(self.steps.len() as u64);
+        self.start.saturating_add(Nanos(steps))
     }
 
     pub fn push(&mut self, event: Event) {
@@ -300,6 +400,9 @@ impl Feed {
             Event::GpuOp(e) => {
                 let last = self.devices.last_end.entry(e.pid).or_default();
                 *last = e.end.max(*last);
+                let mut unsure = self.open.iter().map(|gap| gap.start).chain(self.given_up);
+                let is_made_again = unsure.any(|since| since < e.end);
+                self.late += u64::from(e.end <= self.next && !is_made_again);
                 if let Some(call) = self.awaited.remove(e.pid, e.correlation) {
                     since = call.start.min(e.start);
                     // They are kept as long as each other. That there are two of it does no harm.
@@ -335,7 +438,7 @@ impl Feed {
             | Event::Process(_)
             | Event::Clock(_) => {}
         }
-        let at = end(&event).unwrap_or(self.start);
+        let at = event.end().unwrap_or(self.start);
         self.keep(at, (since, event));
     }
 
@@ -395,21 +498,27 @@ impl Feed {
     /// takes the place of that: more is known about it.
     pub fn take(&mut self, now: Nanos, clock: Option<Nanos>) -> Vec<Slice> {
         let mut slices = Vec::new();
+        self.leap(now);
         loop {
-            let to = self.next + SLICE;
-            if now < to + ARRIVAL || (self.is_awaited(to) && now < to + PATIENCE) {
+            let from = self.next;
+            let to = from.saturating_add(SLICE);
+            let patience = to.saturating_add(PATIENCE);
+            let is_awaited = self.is_awaited(to);
+            if now < to.saturating_add(ARRIVAL) || (is_awaited && now < patience) || to == from {
                 break;
             }
-            let late = clock.map_or(0, |clock| clock.saturating_sub(to + PATIENCE).0 / SLICE.0);
+            let late = clock.map_or(0, |clock| clock.saturating_sub(patience).0 / SLICE.0);
             if late >= MOST_LATE {
                 // Nothing of it is lost for what comes after it.
+                self.skip(to);
                 self.skipped += 1;
-                self.open.clear();
-                (self.events, self.lost) = (0, 0);
             } else {
-                self.analyse(to, &mut slices);
+                if is_awaited {
+                    self.given_up.get_or_insert(from);
+                }
+                self.analyse(to, is_awaited, &mut slices);
+                self.next = to;
             }
-            self.next = to;
             self.age(now);
         }
         slices
@@ -418,13 +527,31 @@ impl Feed {
     /// What has not been analysed of the time until `end`, when nothing comes any more. The last slice may be shorter.
     pub fn finish(&mut self, end: Nanos) -> Vec<Slice> {
         let mut slices = Vec::new();
+        self.leap(end);
         while self.next < end {
-            let to = (self.next + SLICE).min(end);
-            self.analyse(to, &mut slices);
+            let to = self.next.saturating_add(SLICE).min(end);
+            self.analyse(to, false, &mut slices);
             self.next = to;
             self.age(end);
         }
         slices
+    }
+
+    /// Leaves out what is too much to be done at once.
+    fn leap(&mut self, to: Nanos) {
+        let waiting = to.saturating_sub(self.next).0 / SLICE.0;
+        if let Some(over) = waiting.checked_sub(MOST_AT_ONCE).filter(|&over| over > 0) {
+            self.skip(Nanos(self.next.0 + over * SLICE.0));
+            self.skipped += over;
+            self.age(to);
+        }
+    }
+
+    fn skip(&mut self, to: Nanos) {
+        self.next = to;
+        self.open.clear();
+        self.given_up = None;
+        (self.events, self.lost) = (0, 0);
     }
 
     /// The text of a name that events used a moment ago.
@@ -435,16 +562,14 @@ impl Feed {
     /// What was until `to` is not to be analysed.
     pub fn pass(&mut self, to: Nanos) {
         if to > self.next {
-            self.next = to;
-            self.open.clear();
-            (self.events, self.lost) = (0, 0);
+            self.skip(to);
             self.age(to);
         }
     }
 
     /// By how much slices are later than they have to be; a little is nothing.
     pub fn behind(&self, now: Nanos) -> Option<Nanos> {
-        let due = self.next + SLICE + ARRIVAL;
+        let due = self.next.saturating_add(SLICE).saturating_add(ARRIVAL);
         let late = now.saturating_sub(due);
         (late >= PATIENCE).then_some(late)
     }
@@ -463,7 +588,8 @@ impl Feed {
         awaited.any(|(pid, call)| !heard(pid) && is_due(call))
     }
 
-    fn analyse(&mut self, to: Nanos, slices: &mut Vec<Slice>) {
+    /// `is_awaited`: not all that may have run then has been heard of.
+    fn analyse(&mut self, to: Nanos, is_awaited: bool, slices: &mut Vec<Slice>) {
         let from = self.next;
         let timeline = self.timeline(to);
         let mut newest = slice(&timeline, from, to, &self.options);
@@ -479,14 +605,17 @@ impl Feed {
             })
             .collect();
         // Of those that ended soon after the slice before, that knew.
-        let told_before = from + AROUND;
+        let told_before = from.saturating_add(AROUND);
         let ended = |gap: &&OpenGap| {
             let gpu = newest.report.gpus.iter().find(|gpu| gpu.uuid == gap.gpu);
             let mut gaps = gpu.into_iter().flat_map(|gpu| &gpu.gaps);
             gaps.any(|g| g.start == gap.start && g.next.is_some() && g.end > told_before)
         };
-        if let Some(since) = (self.open.iter().filter(ended)).map(|gap| gap.start).min() {
-            // What was said of it while it lasted was all that was known then.
+        let ended = (self.open.iter().filter(ended)).map(|gap| gap.start).min();
+        // What was awaited has been heard of since.
+        let heard = self.given_up.take_if(|_| !is_awaited);
+        if let Some(since) = ended.into_iter().chain(heard).min() {
+            // What was said of that time was all that was known then.
             let since = since.max(self.start);
             let earlier = self.counts.iter().filter(|c| c.from < from && c.to > since);
             for counts in earlier {
@@ -512,7 +641,7 @@ impl Feed {
 
     /// All that is known of the time until `to`, and a little after it.
     fn timeline(&mut self, to: Nanos) -> Timeline {
-        let until = to + AROUND;
+        let until = to.saturating_add(AROUND);
         let meta = Meta {
             start_mono_ns: self.start.0,
             ..self.meta.clone()
@@ -521,7 +650,7 @@ impl Feed {
         for event in self.before.events(self.start) {
             timeline.push(&event);
         }
-        for event in self.devices.events() {
+        for event in self.devices.events(self.start) {
             timeline.push(&event);
         }
         for (since, event) in self.steps.iter().flatten() {
@@ -539,26 +668,38 @@ impl Feed {
     /// Lets go of what no slice needs any more.
     fn age(&mut self, now: Nanos) {
         let needed = self.next.saturating_sub(AROUND);
-        let gaps = self.open.iter().map(|gap| gap.start.saturating_sub(AROUND));
-        let since = gaps.fold(needed, Nanos::min);
+        let gaps = self.open.iter().map(|gap| gap.start);
+        let since = gaps.chain(self.given_up).min().unwrap_or(self.next);
         let since = since.max(self.next.saturating_sub(LONGEST_LOOK_BACK));
-        while self.start + STEP <= needed && (self.start + STEP <= since || self.kept > MOST_KEPT) {
+        let since = since.saturating_sub(AROUND);
+        let is_old = |start: Nanos| start.saturating_add(STEP) <= since;
+        let may_go = |start: Nanos| start.saturating_add(STEP) <= needed;
+        while !self.steps.is_empty()
+            && may_go(self.start)
+            && (is_old(self.start) || self.kept > MOST_KEPT)
+        {
             let mut gone = self.steps.pop_front().unwrap_or_default();
             self.start += STEP;
             self.kept -= gone.len();
-            for (_, event) in gone.drain(..) {
+            for (_, event) in &gone {
                 match event {
-                    Event::GpuOp(e) => self.devices.operation(&e),
-                    Event::ApiCall(e) => self.devices.call(&e),
+                    Event::GpuOp(e) => self.devices.operation(e),
+                    Event::ApiCall(e) => self.devices.call(e),
                     other => {
-                        self.before.event(&other, self.start);
-                        self.devices.other(&other);
+                        self.before.event(other, self.start);
+                        self.devices.other(other);
                     }
                 }
             }
+            self.devices.match_calls(&gone);
+            gone.clear();
             if self.spare.len() < MOST_SPARE {
                 self.spare.push(gone);
             }
+        }
+        if self.steps.is_empty() {
+            let whole = needed.saturating_sub(self.start).0 / STEP.0;
+            self.start += Nanos(whole * STEP.0);
         }
         self.awaited.give_up_old(now.saturating_sub(NEVER));
         self.tidy();
@@ -576,7 +717,7 @@ impl Feed {
             .before
             .events(start)
             .iter()
-            .chain(&self.devices.events())
+            .chain(&self.devices.events(start))
         {
             used.event(event);
         }

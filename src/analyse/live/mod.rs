@@ -9,6 +9,8 @@
 mod awaited;
 mod bounds;
 mod feed;
+#[cfg(test)]
+mod feed_tests;
 mod gpus;
 mod slice;
 mod stacks;

@@ -43,7 +43,7 @@ pub(super) fn run(
     shared: &Arc<Shared>,
 ) {
     let mut calls = VecDeque::new();
-    let mut told = (None, 0);
+    let mut told = (None, 0, 0);
     let add = |mut slices: Vec<Slice>, calls: &mut VecDeque<syscalls::Summary>| {
         for slice in &mut slices {
             add_calls(slice, calls);
@@ -77,11 +77,12 @@ pub(super) fn run(
                 // What waits to be looked at here is late as well.
                 let now = clock::monotonic();
                 add(feed.take(until, Some(now)), &mut calls);
-                let fares = (feed.behind(now), feed.skipped());
+                let fares = (feed.behind(now), feed.skipped(), feed.late());
                 if told != fares {
                     told = fares;
                     shared.update(|state| {
-                        (state.status.behind, state.status.skipped) = fares;
+                        let status = &mut state.status;
+                        (status.behind, status.skipped, status.late) = fares;
                     });
                 }
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::shared::{Shared, State};
+use super::shared::{Shared, State, HISTORY};
 use crate::analyse::live::{Slice, Window, SLICE};
 use crate::cli::{SchedBy, SchedOptions, SchedSort, SchedSource, SchedView, Target, TopOptions};
 use crate::error::Error;
@@ -72,7 +72,14 @@ impl<'a> Printer<'a> {
         let interval = self.options.interval.unwrap_or(window);
         let newest = state.slices.back().map_or(Nanos::ZERO, |s| s.to);
         while !self.is_enough() {
-            let to = *self.next.get_or_insert(first.from + window);
+            let to = *self.next.get_or_insert(first.from.saturating_add(window));
+            // A leap in time has windows without end: they are left out.
+            let missing = first.from.saturating_sub(to);
+            if missing > HISTORY {
+                let whole = missing.0 / interval.0.max(1);
+                self.next = Some(to.saturating_add(Nanos(whole * interval.0)));
+                continue;
+            }
             // The last one may be shorter.
             let began = newest > to.saturating_sub(interval);
             if newest < to && !(state.over && began) {
@@ -87,7 +94,10 @@ impl<'a> Printer<'a> {
             }
             self.write(&window, state, printed)?;
             self.printed += 1;
-            self.next = Some(to + interval);
+            self.next = Some(to.saturating_add(interval));
+            if to == Nanos::MAX {
+                break;
+            }
         }
         Ok(())
     }
@@ -98,7 +108,9 @@ impl<'a> Printer<'a> {
             start_mono_ns: window.from.0,
             start_unix_ns: match state.meta.start_unix_ns {
                 0 => 0,
-                unix => (unix + window.from.0).saturating_sub(state.meta.start_mono_ns),
+                unix => {
+                    (unix.saturating_add(window.from.0)).saturating_sub(state.meta.start_mono_ns)
+                }
             },
             ..state.meta.clone()
         };
@@ -153,6 +165,12 @@ fn warnings(status: &Status) -> Vec<String> {
         warnings.push(format!(
             "{} slices of {SLICE} were not analysed: gdiag could not keep up",
             Count(status.skipped)
+        ));
+    }
+    if status.late > 0 {
+        warnings.push(format!(
+            "{} GPU records came too late to be in any window",
+            Count(status.late)
         ));
     }
     if let Some(behind) = status.behind {
@@ -223,13 +241,15 @@ mod tests {
     fn what_was_left_out_is_told_beside_the_numbers() {
         let status = Status {
             skipped: 3,
+            late: 7,
             behind: Some(Nanos::from_secs(4)),
             warnings: vec!["first".to_string()],
             ..Status::default()
         };
         let warnings = warnings(&status);
-        assert_eq!(warnings.len(), 3);
-        assert!(warnings[1].contains('3') && warnings[2].contains('4'));
+        assert_eq!(warnings.len(), 4);
+        assert!(warnings[1].contains('3') && warnings[2].contains('7'));
+        assert!(warnings[3].contains('4'));
         assert_eq!(super::warnings(&Status::default()), Vec::<String>::new());
     }
 }

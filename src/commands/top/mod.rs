@@ -174,11 +174,12 @@ fn collect(
     };
     let end = recorder.run(&mut collector);
     collector.end(recorder);
-    if let Some(end) = end.as_ref().ok().filter(|_| has_screen) {
-        if live::stays(recorder, *end) {
+    let end = end.and_then(|end| {
+        if has_screen && live::stays(recorder, end) {
             collector.linger(recorder)?;
         }
-    }
+        Ok(end)
+    });
     if has_screen {
         // The terminal is given back at once: there is nobody to show the rest to.
         shared.update(|state| state.over = true);

@@ -13,14 +13,15 @@ use anyhow::{Context as _, Result};
 use super::batch::Printer;
 use super::shared::Shared;
 use super::stage::Stage;
+use super::targets::Targets;
 use super::{in_windows, Leave};
 use crate::analyse::live::{Feed, SliceOptions, SLICE};
 use crate::cli::TopOptions;
 use crate::error::status;
-use crate::event::{Event, Pid};
-use crate::present::top::model::{self, Source};
+use crate::event::Event;
+use crate::present::top::model::Source;
 use crate::present::top::Ask;
-use crate::store::meta::Summary;
+use crate::store::meta::{Summary, TargetMode};
 use crate::store::{Reader, StoreError};
 use crate::units::Nanos;
 
@@ -57,10 +58,12 @@ pub(super) fn run(options: &TopOptions, input: &Path, speed: f64) -> Result<u8> 
         position: reader.meta().start(),
         until: options
             .duration
-            .map(|duration| reader.meta().start() + duration),
+            .map(|duration| reader.meta().start().saturating_add(duration)),
         next: Nanos::ZERO,
         shared: Arc::clone(&shared),
-        targets: Vec::new(),
+        targets: Targets::of_recording(reader.meta().mode == TargetMode::All),
+        simulated: false,
+        lost: 0,
         pace: None,
         printer: None,
         failure: None,
@@ -101,7 +104,10 @@ struct Player<'a> {
     /// When slices are asked for next.
     next: Nanos,
     shared: Arc<Shared>,
-    targets: Vec<Pid>,
+    targets: Targets,
+    simulated: bool,
+    /// Events that the recording lacks.
+    lost: u64,
     /// `None`: as fast as it goes.
     pace: Option<Pace>,
     /// `None`: for a screen.
@@ -121,6 +127,7 @@ impl Player<'_> {
             let end = self.until.map_or(end, |until| end.min(until));
             self.shared.add(self.feed.finish(end));
         }
+        self.told();
         let whole = read.is_ok() && reader.coverage().is_whole();
         let mut warnings = reader.coverage().warnings(reader.meta().start());
         warnings.extend(
@@ -150,7 +157,7 @@ impl Player<'_> {
         if at > self.position {
             self.position = at;
             if at >= self.next {
-                self.next = at + Nanos(SLICE.0 / 5);
+                self.next = at.saturating_add(Nanos(SLICE.0 / 5));
                 self.step(at)?;
             }
         }
@@ -162,6 +169,7 @@ impl Player<'_> {
     /// What is complete, and a rest until it is time.
     fn step(&mut self, at: Nanos) -> ControlFlow<()> {
         self.shared.add(self.feed.take(at, None));
+        self.told();
         if let Err(failure) = self.print() {
             self.failure = Some(failure);
             return ControlFlow::Break(());
@@ -214,73 +222,28 @@ impl Player<'_> {
         }
     }
 
-    /// Who is looked at, as the events tell.
+    /// What is said beside the slices.
     fn tell(&mut self, event: &Event) {
-        match event {
-            Event::Task(task) if task.target && task.tid.0 == task.pid.0 => {
-                if self.targets.contains(&task.pid) || self.targets.len() >= MOST_TARGETS {
-                    return;
-                }
-                self.targets.push(task.pid);
-                let comm = self.feed.name(task.comm).to_string();
-                let (pid, since) = (task.pid, task.ts);
-                self.shared.update(|state| {
-                    state.targets.push(model::Target {
-                        pid,
-                        comm,
-                        cuda: false,
-                        since,
-                        ended: None,
-                        note: None,
-                    });
-                });
-            }
-            Event::Exit(exit) if exit.tid.0 == exit.pid.0 && self.targets.contains(&exit.pid) => {
-                self.shared.update(|state| {
-                    for target in &mut state.targets {
-                        if target.pid == exit.pid {
-                            target.ended.get_or_insert(exit.ts);
-                        }
-                    }
-                });
-            }
-            Event::Shim(shim) => self.shared.update(|state| {
-                state.simulated |= shim.simulated;
-                for target in &mut state.targets {
-                    target.cuda |= target.pid == shim.pid;
-                }
-            }),
-            Event::Loss(loss) => self.shared.update(|state| {
-                state.status.lost = state.status.lost.saturating_add(loss.count);
-            }),
-            Event::Define(_)
-            | Event::Task(_)
-            | Event::Exit(_)
-            | Event::Switch(_)
-            | Event::Waking(_)
-            | Event::Interrupt(_)
-            | Event::Wait(_)
-            | Event::CpuWait(_)
-            | Event::Stall(_)
-            | Event::SysCall(_)
-            | Event::Signal(_)
-            | Event::Sample(_)
-            | Event::GpuOp(_)
-            | Event::Migration(_)
-            | Event::GpuInvalid(_)
-            | Event::ApiCall(_)
-            | Event::Sync(_)
-            | Event::Overhead(_)
-            | Event::Device(_)
-            | Event::Probes(_)
-            | Event::Process(_)
-            | Event::Clock(_) => {}
+        self.targets.push(event);
+        if let Event::Shim(shim) = event {
+            self.simulated |= shim.simulated;
+        }
+        if let Event::Loss(loss) = event {
+            self.lost = self.lost.saturating_add(loss.count);
         }
     }
-}
 
-/// Targets that are listed, at most.
-const MOST_TARGETS: usize = 200;
+    fn told(&mut self) {
+        let newest = self.shared.look().slices.back().cloned();
+        let targets = self.targets.told(self.position, newest.as_deref(), &[]);
+        let (simulated, lost) = (self.simulated, self.lost);
+        self.shared.update(|state| {
+            state.targets = targets;
+            state.simulated = simulated;
+            state.status.lost = lost;
+        });
+    }
+}
 
 /// When what was recorded is due.
 #[derive(Debug)]

@@ -43,6 +43,14 @@ impl Targets {
         }
     }
 
+    /// Of a recording: what is in /proc has nothing to do with it.
+    pub(super) fn of_recording(everyone: bool) -> Targets {
+        Targets {
+            first_namespace: false,
+            ..Targets::new(everyone)
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.full
     }

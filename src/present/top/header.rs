@@ -10,6 +10,7 @@ use super::model::{Model, Source, Target};
 use super::strip::{self, Item};
 use super::table::line;
 use super::view::{Tab, View};
+use crate::analyse::live::SLICE;
 use crate::units::{Count, Nanos, Rate, Share};
 
 /// For each so many lines of the terminal one of what must be told, and one at least.
@@ -140,7 +141,12 @@ fn trouble(canvas: &Canvas<'_>, model: &Model) -> Vec<Item> {
         items.push(Item::new(1, text, canvas.style(Tone::Warn)));
     }
     if status.skipped > 0 {
-        let text = format!("{} slices skipped", Count(status.skipped));
+        let time = Nanos(status.skipped.saturating_mul(SLICE.0));
+        let text = format!("{time} left out");
+        items.push(Item::new(2, text, canvas.style(Tone::Warn)));
+    }
+    if status.late > 0 {
+        let text = format!("{} GPU records too late", Count(status.late));
         items.push(Item::new(2, text, canvas.style(Tone::Warn)));
     }
     items

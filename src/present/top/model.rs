@@ -73,6 +73,8 @@ pub struct Status {
     pub behind: Option<Nanos>,
     /// Slices that were not analysed, to catch up.
     pub skipped: u64,
+    /// GPU operations that were heard of too late to be in any slice.
+    pub late: u64,
     /// System calls of the targets are counted, not only those that wait.
     pub counts_calls: bool,
     /// Warnings, most important first.
