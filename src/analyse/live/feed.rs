@@ -286,21 +286,30 @@ impl Devices {
         self.last_launch.retain(|_, call| !which(call));
     }
 
-    /// After a step is gone: the last operations may have been started in it.
+    /// After a step is gone: the last operations may have been started in it, most likely at its end.
     fn match_calls(&mut self, gone: &[Kept]) {
         const MOST: usize = 64;
         self.file_all();
-        let ops = self.last_op.iter().take(MOST);
-        let ops: Vec<_> = ops.map(|(key, op)| (*key, op.correlation)).collect();
-        for (_, event) in gone {
+        let calls = &self.calls;
+        let is_known = |key: &(Pid, DeviceId), op: &GpuOp| {
+            calls
+                .get(key)
+                .is_some_and(|call| call.correlation == op.correlation)
+        };
+        let ops = self.last_op.iter().filter(|(key, op)| !is_known(key, op));
+        let mut ops: Vec<_> = ops.take(MOST).map(|(k, op)| (*k, op.correlation)).collect();
+        for (_, event) in gone.iter().rev() {
+            if ops.is_empty() {
+                break;
+            }
             let Event::ApiCall(call) = event else {
                 continue;
             };
-            let started = |&&((pid, _), id): &&((Pid, DeviceId), CorrelationId)| {
-                pid == call.pid && id == call.correlation
+            let started = |op: &((Pid, DeviceId), CorrelationId)| {
+                (op.0 .0, op.1) == (call.pid, call.correlation)
             };
-            if let Some((key, _)) = ops.iter().find(started) {
-                self.calls.insert(*key, *call);
+            if let Some(i) = ops.iter().position(started) {
+                self.calls.insert(ops.swap_remove(i).0, *call);
             }
         }
         let last = &self.last_op;
@@ -502,9 +511,12 @@ impl Feed {
         loop {
             let from = self.next;
             let to = from.saturating_add(SLICE);
+            if now < to.saturating_add(ARRIVAL) || to == from {
+                break;
+            }
             let patience = to.saturating_add(PATIENCE);
             let is_awaited = self.is_awaited(to);
-            if now < to.saturating_add(ARRIVAL) || (is_awaited && now < patience) || to == from {
+            if is_awaited && now < patience {
                 break;
             }
             let late = clock.map_or(0, |clock| clock.saturating_sub(patience).0 / SLICE.0);
