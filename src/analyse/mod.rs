@@ -190,7 +190,7 @@ fn idle_of_processes(t: &Timeline) -> IdleOf {
         .collect()
 }
 
-/// Hands every gap to `each` with the number of its device, in order of time: the same that [`report`] lists and
+/// Hands every gap to `each` with the number of its device, in order of time: the same that [`report()`] lists and
 /// sums up, but one at a time, for there can be millions.
 pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)) -> Quality {
     let engine = Engine::new(t);
