@@ -21,8 +21,9 @@ fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
+/// Without `gdiag help`, which shows what the other pages hold.
 fn command_line() -> Command {
-    let mut command = Cli::command();
+    let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     command
 }

@@ -152,7 +152,6 @@ fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
 #[command(
     name = "gdiag",
     version,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,
