@@ -52,6 +52,7 @@ demo: all simgpu
 
 .PHONY: test
 test: simgpu
+	@sh tests/setup.sh test
 	$(CARGO) test --locked --workspace $(FEATURES)
 
 # Only the injected faults, with the table of what was made of them.

@@ -459,7 +459,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__record)
-            opts="-p -G -a -F -q -v -o -d -h --pid --cgroup --container --all --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --output --duration --unified-memory --snapshot-on --window --memory --after --snapshots --strict --help"
+            opts="-p -G -a -o -d -F -q -v -h --pid --cgroup --container --all --output --duration --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --unified-memory --snapshot-on --window --memory --after --snapshots --strict --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -485,22 +485,6 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --wait-threshold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --freq)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -F)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --launch-stacks)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -514,6 +498,22 @@ _gdiag() {
                     return 0
                     ;;
                 -d)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --freq)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --launch-stacks)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -747,7 +747,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__start)
-            opts="-p -G -a -F -q -v -o -h --pid --cgroup --container --all --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --window --memory --after --snapshots --snapshot-on --output --name --help"
+            opts="-p -G -a -o -F -q -v -h --pid --cgroup --container --all --output --window --memory --after --snapshots --snapshot-on --name --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -773,19 +773,11 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --wait-threshold)
+                --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --freq)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -F)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --launch-stacks)
+                -o)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -809,15 +801,23 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --output)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --freq)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --launch-stacks)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -123,16 +123,24 @@ pub const RECORD_EXIT_STATUS: Pairs = &[
 /// What live commands and recorders add.
 pub const LIVE_EXIT_STATUS: Pairs = RECORD_EXIT_STATUS;
 
-/// The help text of a subcommand after its options.
+/// A narrow terminal: what is wider would be wrapped into the first column.
+const NARROW: usize = 78;
+
+/// The help text of a subcommand after its options. Where two columns do not fit, what an example
+/// does is told below it.
 fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
-    let width = examples
-        .iter()
-        .map(|(example, _)| example.len())
-        .max()
-        .unwrap_or(0);
+    let longest = |column: fn(&(&'static str, &'static str)) -> &'static str| {
+        examples.iter().map(|pair| column(pair).len()).max()
+    };
+    let width = longest(|pair| pair.0).unwrap_or(0);
+    let fits = 4 + width + longest(|pair| pair.1).unwrap_or(0) <= NARROW;
     let mut text = "Examples:".to_string();
     for (example, meaning) in examples {
-        text.push_str(&format!("\n  {example:<width$}  {meaning}"));
+        text.push_str(&if fits {
+            format!("\n  {example:<width$}  {meaning}")
+        } else {
+            format!("\n  {example}\n      {meaning}")
+        });
     }
     if !statuses.is_empty() {
         text.push_str("\n\nExit status:");
@@ -187,7 +195,9 @@ enum Command {
 #[command(
     subcommand_required = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    after_help = after_help(SHIM_EXAMPLES, &[]),
+    after_long_help = after_help(SHIM_EXAMPLES, &[EXIT_STATUS]),
 )]
 struct ShimArgs {
     #[command(subcommand)]
