@@ -97,7 +97,7 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
         gpus: devices.list.into_iter().map(|d| d.gpu).collect(),
         host_sides: host_side::host_sides(&engine, Scope::WHOLE),
         threads: tables::threads(t, Scope::WHOLE),
-        kernels: tables::kernels(t, Scope::WHOLE),
+        kernels: tables::kernels(t, options.gpu, Scope::WHOLE),
         calls: tables::calls(t, &devices.idle, Scope::WHOLE),
     }
 }
