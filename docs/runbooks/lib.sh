@@ -177,12 +177,12 @@ query() { "$JQ" -r -L "$here" "$@"; }
 
 # Prints $1, whose first line is "verdict: STATUS CLASS: ...", and ends with that status.
 finish() {
-	printf '%s\n' "$1"
-	[ -z "$out" ] || printf 'kept: %s\n' "$out"
 	code=${1#verdict: }
 	code=${code%% *}
 	case $code in
 	'' | *[!0-9]*) fail "no verdict came out of it" ;;
 	esac
+	printf '%s\n' "$1"
+	[ -z "$out" ] || printf 'kept: %s\n' "$out"
 	exit "$code"
 }
