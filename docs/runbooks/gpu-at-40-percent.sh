@@ -58,7 +58,9 @@ if [ -z "$input" ]; then
 	record_target "$input" "$duration" "$@"
 fi
 report_to "$input" "$dir/report.json" ${gpu:+--gpu "$gpu"}
-finish "$(query --argjson most "$idle" --arg ended "$ended" '
+# Where nothing is known of the GPU, what the threads did is all there is.
+"$GDIAG" sched --json -i "$input" >"$dir/sched.json" 2>/dev/null || : >"$dir/sched.json"
+finish "$(query --slurpfile sched "$dir/sched.json" --argjson most "$idle" --arg ended "$ended" '
 	include "lib";
 	[why_not] as $doubts
 	| ([.gpus[] | select(.idle_ns != null and .window_ns > 0)] | max_by(.idle_ns / .window_ns)) as $gpu
@@ -72,7 +74,8 @@ finish "$(query --argjson most "$idle" --arg ended "$ended" '
 				"GPU \($gpu.index) was idle for \($gpu.idle_ns / $gpu.window_ns | percent) of the time, most of all: \($first.id)") end
 		end),
 	(.gpus[] | gpu_line),
-	($gpu | select(. != null) | select(.causes != []) | cause_lines),
+	(select($doubts != []) | $sched[] | thread_lines),
+	($gpu | select(. != null) | select(.causes != [] and .idle_ns * 100 > $most * .window_ns) | cause_lines),
 	(select($ended != "") | "note: \($ended)"),
 	warnings
 ' "$dir/report.json")"
