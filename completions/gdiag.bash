@@ -545,7 +545,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__report)
-            opts="-i -h --input --json --gpu --min-gap --gaps --help"
+            opts="-i -h --input --json --gpu --min-gap --gaps --assert --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -568,6 +568,10 @@ _gdiag() {
                     return 0
                     ;;
                 --gaps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --assert)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -89,6 +89,7 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand report" -s i -l input -d 'Re
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l gpu -d 'Only this GPU, by its number in the report' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l min-gap -d 'List gaps at least this long; shorter ones still count in every sum' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l gaps -d 'List this many gaps of each GPU, or all [default: 20, and in text 5 of them in full]' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l assert -d 'Exit with status 5 unless this holds, such as \'idle<20%\' (can be given again)' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l json -d 'Write JSON instead of text (schema gdiag.report/1)'
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -s i -l input -d 'Read this recording' -r -F

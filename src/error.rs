@@ -19,6 +19,8 @@ pub mod status {
     pub const NOTHING: u8 = 3;
     /// Events were lost, and `--strict` was given.
     pub const LOST: u8 = 4;
+    /// An `--assert` does not hold.
+    pub const ASSERTION: u8 = 5;
     /// This kernel or these privileges cannot do it.
     pub const CANNOT: u8 = 77;
     /// [`FAILED`], when the other statuses belong to a launched command.

@@ -83,17 +83,28 @@ pub const EXIT_STATUS: Pairs = &[
     ("2", "wrong usage"),
 ];
 
-/// `report` fails in one way more.
+/// `report` fails in more ways.
 pub const REPORT_EXIT_STATUS: Pairs = &[
     EXIT_STATUS[0],
     (
         "1",
-        "failed, or the recording was cut and is reported as far as it goes",
+        "failed, or the recording was cut and is reported as far as it goes, or an --assert cannot be told",
+    ),
+    EXIT_STATUS[2],
+    ("5", "an --assert does not hold"),
+];
+
+/// An `export` can be of a cut recording.
+pub const EXPORT_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    (
+        "1",
+        "failed, or the recording was cut and is written as far as it goes",
     ),
     EXIT_STATUS[2],
 ];
 
-/// So does `flame`.
+/// So can a `flame` graph.
 pub const FLAME_EXIT_STATUS: Pairs = &[
     EXIT_STATUS[0],
     (
@@ -118,6 +129,21 @@ pub const RECORD_EXIT_STATUS: Pairs = &[
         "other",
         "CMD is the target: its own status, or 128 + N when signal N ended it",
     ),
+];
+
+/// Of all subcommands together.
+pub const ALL_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    EXIT_STATUS[1],
+    EXIT_STATUS[2],
+    RECORD_EXIT_STATUS[0],
+    RECORD_EXIT_STATUS[1],
+    REPORT_EXIT_STATUS[3],
+    RECORD_EXIT_STATUS[2],
+    RECORD_EXIT_STATUS[3],
+    RECORD_EXIT_STATUS[4],
+    RECORD_EXIT_STATUS[5],
+    RECORD_EXIT_STATUS[6],
 ];
 
 /// What live commands and recorders add.
@@ -164,7 +190,7 @@ fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = after_help(EXAMPLES, &[]),
-    after_long_help = after_help(EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
+    after_long_help = after_help(EXAMPLES, &[ALL_EXIT_STATUS]),
 )]
 pub struct Cli {
     #[command(subcommand)]
