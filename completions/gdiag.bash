@@ -16,6 +16,9 @@ _gdiag() {
             ",$1")
                 cmd="gdiag"
                 ;;
+            gdiag,check)
+                cmd="gdiag__subcmd__check"
+                ;;
             gdiag,export)
                 cmd="gdiag__subcmd__export"
                 ;;
@@ -62,12 +65,38 @@ _gdiag() {
 
     case "${cmd}" in
         gdiag)
-            opts="-h -V --help --version top record report flame sched syscalls export start stat snapshot stop shim"
+            opts="-h -V --help --version top record report flame sched syscalls export start stat snapshot stop check shim"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gdiag__subcmd__check)
+            opts="-p -h --pid --json --bundle --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bundle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -13,12 +13,15 @@
 //! A live view goes the same way, in slices: [`analyse::live`] makes a small timeline of the last moments again and again,
 //! and adds the results up to a window, which is a report.
 //!
+//! [`checkup`] decides what `gdiag check` says, from facts that [`collect::machine`] reads: recordings have no part in it.
+//!
 //! [`pipeline`] runs the left half, up to the events: it reads the sources, has them decoded, and
 //! gives numbers their names while the machine still knows them, those of functions by
 //! [`symbolize`]. [`unwind`] stands apart: it makes the tables by which the BPF programs walk user
 //! stacks, from the bytes of a program and its libraries. [`commands`] wires all the steps; [`cli`] only says what was asked.
 
 pub mod analyse;
+pub mod checkup;
 pub mod cli;
 pub mod collect;
 pub mod commands;
