@@ -63,6 +63,8 @@ fn build_shim() {
         "cupti-shim/src",
         "cupti-shim/layout/Cargo.toml",
         "cupti-shim/layout/src",
+        "cupti-shim/locate/Cargo.toml",
+        "cupti-shim/locate/src",
     ] {
         println!("cargo:rerun-if-changed={path}");
     }

@@ -37,6 +37,7 @@ complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "start" -d 'Start the fl
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "stat" -d 'Show whether the flight recorder runs, and what it holds'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "snapshot" -d 'Write what the flight recorder holds to a recording; it goes on'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "stop" -d 'End the flight recorder, and clean up after one that was killed'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "check" -d 'Tell whether this machine can be recorded, and what to do about what is missing'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "shim" -d 'Handle the library that records CUDA inside a program'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gdiag -n "__fish_gdiag_using_subcommand top" -s p -l pid -d 'Watch these processes and their children; ends when they do' -r
@@ -215,6 +216,10 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand snapshot" -s h -l help -d 'P
 complete -c gdiag -n "__fish_gdiag_using_subcommand stop" -l name -d 'Which flight recorder' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand stop" -s o -l output -d 'Write what it holds to a recording first' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand stop" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_using_subcommand check" -s p -l pid -d 'Also look at this process, without touching it: would its GPU be recorded, and why not?' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand check" -l bundle -d 'Also write a support bundle here (.tar.gz); there are no names, paths or ids of yours in it' -r -F
+complete -c gdiag -n "__fish_gdiag_using_subcommand check" -l json -d 'Write JSON instead of text (schema gdiag.check/1)'
+complete -c gdiag -n "__fish_gdiag_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and not __fish_seen_subcommand_from install" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and not __fish_seen_subcommand_from install" -f -a "install" -d 'Write the library for CUDA_INJECTION64_PATH'
 complete -c gdiag -n "__fish_gdiag_using_subcommand shim; and __fish_seen_subcommand_from install" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -44,6 +44,7 @@
 //! [`pipeline`] runs the first half: it reads the sources, has them decoded, and gives numbers their names while the machine
 //! still knows them, those of functions by [`symbolize`]. A recording and a live view differ in where its events go.
 //! [`unwind`] makes the tables by which the BPF programs walk user stacks, from the bytes of a program and its libraries.
+//! [`checkup`] decides what `gdiag check` says, from facts that [`collect::machine`] reads: recordings have no part in it.
 //! [`cli`] says what was asked, as plain values; [`commands`] wires the steps, one function for each subcommand.
 //!
 //! A live view goes the same way, in slices: [`analyse::live`] makes a small timeline of the last moments again and again,
@@ -55,7 +56,7 @@
 //! A module may use itself, the modules before it in this row, and those beside the row. `tests/layers.rs` reads both lines, and fails
 //! where the code does otherwise:
 //!
-//! - row: `unwind` `collect` `symbolize` `decode` `store` `model` `analyse` `pipeline` `cli` `present` `commands`
+//! - row: `unwind` `collect` `checkup` `symbolize` `decode` `store` `model` `analyse` `pipeline` `cli` `present` `commands`
 //! - beside: `units` `event` `facts` `fxhash` `histogram` `intern` `demangle` `error`
 //!
 //! Tests may look further. `store` uses nothing of the row, so that any machine can read a recording.
@@ -140,6 +141,7 @@
 //! CONTRIBUTING.md has the steps for the usual additions, and the table of tests.
 
 pub mod analyse;
+pub mod checkup;
 pub mod cli;
 pub mod collect;
 pub mod commands;

@@ -42,6 +42,7 @@ fn manual_pages_are_up_to_date() {
     pages_of(&command_line(), &mut pages);
     for name in [
         "gdiag.1",
+        "gdiag-check.1",
         "gdiag-export.1",
         "gdiag-flame.1",
         "gdiag-record.1",
@@ -284,6 +285,10 @@ fn page(command: &Command, name: &str) -> String {
             &[cli::EXIT_STATUS, cli::FLIGHT_EXIT_STATUS],
         ),
         "gdiag-shim" | "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
+        "gdiag-check" => (
+            cli::CHECK_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::CHECK_EXIT_STATUS],
+        ),
         _ => (&[], &[]),
     };
     if name == "gdiag-report" {

@@ -60,6 +60,7 @@ const SAMPLE: &str = "sample.data";
 /// Every page.
 const PAGES: &[&str] = &[
     "gdiag.1",
+    "gdiag-check.1",
     "gdiag-export.1",
     "gdiag-flame.1",
     "gdiag-record.1",

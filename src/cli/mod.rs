@@ -4,6 +4,7 @@
 //! status) are public because the manual pages are made from them too.
 #![forbid(unsafe_code)]
 
+mod check;
 mod export;
 mod flame;
 mod flight;
@@ -23,6 +24,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::event::Pid;
 use crate::units::Nanos;
 
+pub use check::{CheckOptions, CHECK_EXAMPLES, CHECK_EXIT_STATUS};
 pub use export::{ExportFormat, ExportOptions, EXPORT_EXAMPLES};
 pub use flame::{FlameOptions, FLAME_EXAMPLES};
 pub use flight::{
@@ -210,6 +212,7 @@ enum Command {
     Stat(flight::StatArgs),
     Snapshot(flight::SnapshotArgs),
     Stop(flight::StopArgs),
+    Check(check::CheckArgs),
     Shim(ShimArgs),
 }
 
@@ -258,6 +261,7 @@ pub enum Action {
     Stat(StatOptions),
     Snapshot(SnapshotOptions),
     Stop(StopOptions),
+    Check(CheckOptions),
     ShimInstall { dir: PathBuf },
 }
 
@@ -288,6 +292,7 @@ impl Action {
             | Action::Stat(_)
             | Action::Snapshot(_)
             | Action::Stop(_)
+            | Action::Check(_)
             | Action::ShimInstall { .. } => return false,
         };
         *target == Target::Command
@@ -327,6 +332,7 @@ impl Cli {
             Command::Stat(args) => Action::Stat(args.into_options()),
             Command::Snapshot(args) => Action::Snapshot(args.into_options()),
             Command::Stop(args) => Action::Stop(args.into_options()),
+            Command::Check(args) => Action::Check(args.into_options()),
             Command::Shim(args) => match args.command {
                 ShimCommand::Install { dir } => Action::ShimInstall { dir },
             },

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -191,6 +193,18 @@ pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
             .and_then(|rest| rest.strip_prefix(b"="))
             .is_some_and(|value| value.ends_with(end.as_bytes()))
     })
+}
+
+/// A variable of the environment that a process began with; `None` also where that cannot be read.
+pub fn environment(pid: u32, name: &str) -> Option<OsString> {
+    let path = Path::new("/proc").join(pid.to_string()).join("environ");
+    let environment = read_some(&path, MOST_ENVIRONMENT);
+    let mut variables = environment.split(|&b| b == 0);
+    let value = variables.find_map(|variable| {
+        let rest = variable.strip_prefix(name.as_bytes())?;
+        rest.strip_prefix(b"=")
+    })?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// What a process calls itself now; `None` when it is gone.

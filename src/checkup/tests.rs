@@ -1,0 +1,2 @@
+//! What is decided, of facts that are made up.
+use super::*;
