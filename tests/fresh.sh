@@ -6,7 +6,7 @@
 #   SUITE      what debootstrap calls the release: bookworm (default), bullseye, trixie, noble, ...
 #   -m MIRROR  where it comes from, default http://deb.debian.org/debian
 #   -t         `make test` as well; with GDIAG_REQUIRE=bpf,simgpu nothing may be skipped
-#   -u         as a user without root as well: make, sudo make install, make uninstall
+#   -u         as a user without root as well: cargo fetch, make without a network, sudo make install, uninstall
 #
 # What it clones is the commit that is checked out here. It needs root and debootstrap, 6 GB, and a host that can
 # record. Beyond `git make ca-certificates` nothing is put into the root by hand, except how this machine reaches
@@ -83,7 +83,10 @@ status=0
 stamped() {
 	begin=$(date +%s)
 	ended=0
-	{ "$@" 2>&1 && : >"$GDIAG_FRESH_DIR/ok" || :; } | while IFS= read -r line; do
+	{
+		"$@" 2>&1 && : >"$GDIAG_FRESH_DIR/ok" || :
+		times >"$GDIAG_FRESH_DIR/cpu"
+	} | while IFS= read -r line; do
 		printf '%s\n' "$line"
 		printf '%d %s\n' $(($(date +%s) - begin)) "$line" >&3
 	done 3>"$log"
@@ -101,7 +104,9 @@ step() {
 	result=ok
 	stamped "$@" || result=FAILED status=1
 	took=$(sed -n '$s/ .*//p' "$log")
-	printf '%6d s  %-6s  %s\n' "$took" "$result" "$name" >>"$times"
+	# The second line is that of the children: 1m2.3s for each of user and system.
+	cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "[ms]"); sum += t[1] * 60 + t[2] } print int(sum + 0.5) }' "$GDIAG_FRESH_DIR/cpu")
+	printf '%6d s %6d s  %-6s  %s\n' "$took" "$cpu" "$result" "$name" >>"$times"
 	[ "$result" = ok ] || tail -n 15 "$log"
 }
 
@@ -118,7 +123,7 @@ phases() {
 		/gdiag report/ { to("report") }
 		END {
 			split("apt crates compile record report", order, " ")
-			for (i = 1; i <= 5; i++) if (order[i] in spent) printf "%6d s            of which %s\n", spent[order[i]], order[i]
+			for (i = 1; i <= 5; i++) if (order[i] in spent) printf "%6d s                     of which %s\n", spent[order[i]], order[i]
 		}' "$log" >>"$times"
 }
 
@@ -208,7 +213,9 @@ after=$(du -sxm "$root" | cut -f1)
 if [ -n "$user" ]; then
 	step "as a user: git clone" enter / sh -c 'useradd -m user && apt-get -q -y install --no-install-recommends sudo &&
 		echo "user ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/user && su user -c "git clone -q file:///srv/gdiag.git /home/user/gdiag"'
-	step "as a user: make" enter /home/user/gdiag su user -c '. /etc/outside.sh; make'
+	step "as a user: cargo fetch" enter /home/user/gdiag su user -c \
+		'. /etc/outside.sh; PATH=$PWD/target/toolchain:$PATH cargo fetch --locked'
+	step "as a user, without a network: make" enter /home/user/gdiag unshare --net su user -c make
 	phases
 	step "as a user: sudo make install" enter /home/user/gdiag su user -c 'sudo make install PREFIX=/opt/gdiag'
 	step "the tree is still the user's" enter /home/user/gdiag sh -c 'find . ! -user user | (! grep .)'
@@ -219,6 +226,7 @@ fi
 
 echo
 echo "== $suite, $(git rev-parse --short HEAD), $(nproc) CPUs, $(date -u +%F)"
+echo "    time  CPU time"
 cat "$times"
 echo "  $before MB before \`make demo\`, $after MB after the first recordings"
 exit $status
