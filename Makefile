@@ -92,16 +92,39 @@ bench: all
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/stacks.py
 
-# As root after a plain `make`: nothing is built here unless it is missing. Stripped, it is a ninth of the size.
+# After `make`, also by another user: nothing is built here, or files of the tree would become root's. Stripped,
+# gdiag is a fifth of the size.
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+# Of /usr/local fish knows nothing unless the session says so; this is where it looks for what an administrator adds.
+FISH_COMPLETIONS ?= $(if $(filter /usr/local,$(PREFIX)),/etc/fish/completions,$(PREFIX)/share/fish/vendor_completions.d)
+MAN1 := $(PREFIX)/share/man/man1
+
 .PHONY: install
 install:
-	@[ -x $(GDIAG) ] || $(MAKE) all
-	install -D -s -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
-	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -m 644 completions/gdiag.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdiag
-	install -m 644 completions/_gdiag $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
-	install -m 644 completions/gdiag.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/
+	@[ -x $(GDIAG) ] || { echo "there is no $(GDIAG): run make first, as the user who may build" >&2; exit 1; }
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(MAN1) $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS))
+	install -s -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
+	install -m 644 man/*.1 $(DESTDIR)$(MAN1)/
+	install -m 644 completions/gdiag.bash $(DESTDIR)$(BASH_COMPLETIONS)/gdiag
+	install -m 644 completions/_gdiag $(DESTDIR)$(ZSH_COMPLETIONS)/_gdiag
+	install -m 644 completions/gdiag.fish $(DESTDIR)$(FISH_COMPLETIONS)/gdiag.fish
+
+# With the variables of the installation. Directories stay.
+.PHONY: uninstall
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/gdiag $(addprefix $(DESTDIR)$(MAN1)/,$(notdir $(wildcard man/*.1)))
+	rm -f $(addprefix $(DESTDIR),$(BASH_COMPLETIONS)/gdiag $(ZSH_COMPLETIONS)/_gdiag $(FISH_COMPLETIONS)/gdiag.fish)
+
+# Packages, into target/dist. From the same sources and compilers the same bytes.
+.PHONY: deb tarball
+deb tarball: all
+	@MAKE="$(MAKE)" .packaging/$@.sh
+
+# README's first commands in a Debian that has nothing; takes long. CONTRIBUTING.md says more.
+.PHONY: fresh
+fresh:
+	tests/fresh.sh
 
 .PHONY: clean
 clean:

@@ -1,15 +1,32 @@
-//! Compiles the BPF objects to skeletons, and builds the shim that gdiag embeds.
+//! Compiles the BPF objects to skeletons, builds the shim that gdiag embeds, and links gdiag so that it
+//! runs where glibc is older than here.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
+use gdiag_old_glibc::Output;
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     build_bpf();
     build_shim();
+    link_to_old_glibc();
+}
+
+/// Tests as well: cargo has directories to search for all or none, and those that dependencies name go
+/// before what is given to the linker alone.
+fn link_to_old_glibc() {
+    if let Some(link) = gdiag_old_glibc::link(Output::Program) {
+        println!(
+            "cargo:rustc-link-search=native={}",
+            link.libraries.display()
+        );
+        for arg in link.args {
+            println!("cargo:rustc-link-arg={arg}");
+        }
+    }
 }
 
 /// The skeletons, as `$OUT_DIR/NAME.skel.rs`.
@@ -59,12 +76,12 @@ fn build_shim() {
         "Cargo.lock",
         "cupti-shim/Cargo.toml",
         "cupti-shim/build.rs",
-        "cupti-shim/glibc",
         "cupti-shim/src",
         "cupti-shim/layout/Cargo.toml",
         "cupti-shim/layout/src",
         "cupti-shim/locate/Cargo.toml",
         "cupti-shim/locate/src",
+        "cupti-shim/glibc",
     ] {
         println!("cargo:rerun-if-changed={path}");
     }

@@ -1,5 +1,5 @@
-//! Check that the shim loads into programs on an old glibc: by what it says that it needs, which holds
-//! for any machine that it may go to. `tests/old_glibc.sh` loads it on one.
+//! Check that gdiag runs on an old glibc, and that the shim loads into programs there: by what they say
+//! that they need, which holds for any machine that they may go to. `tests/old_glibc.sh` tries it on one.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
@@ -25,7 +25,7 @@ struct Undefined {
 }
 
 #[derive(Debug, Default)]
-struct Shim {
+struct Needs {
     needed: Vec<String>,
     /// Library and version.
     versions: Vec<(String, String)>,
@@ -37,17 +37,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn read() -> Shim {
-    let data = &*fs::read(env!("GDIAG_SHIM_SO")).unwrap();
+const SHIM: &str = env!("GDIAG_SHIM_SO");
+const GDIAG: &str = env!("CARGO_BIN_EXE_gdiag");
+
+fn read(path: &str) -> Needs {
+    let data = &*fs::read(path).unwrap();
     let header = FileHeader64::<LittleEndian>::parse(data).unwrap();
     let sections = header.sections(ENDIAN, data).unwrap();
     let symbols = sections.symbols(ENDIAN, data, elf::SHT_DYNSYM).unwrap();
     let strings = symbols.strings();
-    let mut shim = Shim::default();
+    let mut needs = Needs::default();
 
     let (dynamic, _) = sections.dynamic(ENDIAN, data).unwrap().unwrap();
     for entry in dynamic.iter().filter(|d| d.tag(ENDIAN) == elf::DT_NEEDED) {
-        shim.needed
+        needs.needed
             .push(text(entry.string(ENDIAN, strings).unwrap()));
     }
 
@@ -56,7 +59,7 @@ fn read() -> Shim {
         let library = text(library.file(ENDIAN, strings).unwrap());
         while let Some(version) = versions.next().unwrap() {
             let version = text(version.name(ENDIAN, strings).unwrap());
-            shim.versions.push((library.clone(), version));
+            needs.versions.push((library.clone(), version));
         }
     }
 
@@ -66,16 +69,16 @@ fn read() -> Shim {
         if symbol.is_undefined(ENDIAN) {
             let index = table.version_index(ENDIAN, SymbolIndex(i));
             let version = table.version(index.into()).unwrap();
-            shim.undefined.push(Undefined {
+            needs.undefined.push(Undefined {
                 name,
                 weak: symbol.st_bind() == elf::STB_WEAK,
                 version: version.map(|version| text(version.name())),
             });
         } else {
-            shim.exported.push(name);
+            needs.exported.push(name);
         }
     }
-    shim
+    needs
 }
 
 /// `[2, 3, 4]` for `GLIBC_2.3.4`; none for the likes of `GLIBC_PRIVATE`.
@@ -98,42 +101,56 @@ fn releases_are_compared_by_number() {
 
 #[test]
 fn no_version_is_newer_than_the_oldest_glibc() {
-    let shim = read();
-    assert!(shim.versions.len() > 5, "{:?}", shim.versions);
-    for (library, version) in shim.versions {
-        let oldest = match &*library {
-            "libgcc_s.so.1" => OLDEST_GCC,
-            _ => OLDEST_GLIBC,
-        };
-        let had = release(&version).is_some_and(|release| release <= oldest);
-        assert!(had, "{version} of {library}");
+    for path in [SHIM, GDIAG] {
+        let needs = read(path);
+        assert!(needs.versions.len() > 5, "{path}: {:?}", needs.versions);
+        for (library, version) in needs.versions {
+            let oldest = match &*library {
+                "libgcc_s.so.1" => OLDEST_GCC,
+                // Without the feature `static`: for this machine only.
+                "libelf.so.1" | "libz.so.1" => continue,
+                _ => OLDEST_GLIBC,
+            };
+            let had = release(&version).is_some_and(|release| release <= oldest);
+            assert!(had, "{path}: {version} of {library}");
+        }
     }
 }
 
 /// One without a version has never been seen by the linker: see `cupti-shim/glibc/symbols`.
 #[test]
-fn what_the_shim_cannot_do_without_has_a_version() {
-    let shim = read();
-    assert!(shim.undefined.iter().any(|symbol| symbol.name == "dlopen"));
-    for symbol in shim.undefined {
-        assert!(symbol.weak || symbol.version.is_some(), "{symbol:?}");
+fn what_they_cannot_do_without_has_a_version() {
+    for path in [SHIM, GDIAG] {
+        let needs = read(path);
+        assert!(needs.undefined.iter().any(|symbol| symbol.name == "dlopen"));
+        if path == GDIAG && cfg!(not(feature = "static")) {
+            continue; // zlib's have none.
+        }
+        for symbol in needs.undefined {
+            assert!(
+                symbol.weak || symbol.version.is_some(),
+                "{path}: {symbol:?}"
+            );
+        }
     }
 }
 
-/// A version that a library lacks keeps the shim from being loaded even if the symbol is weak.
+/// A version that a library lacks keeps them from being loaded even if the symbol is weak.
 #[test]
 fn what_newer_releases_have_is_looked_for_without_a_version() {
-    let shim = read();
-    let weak = shim
-        .undefined
-        .iter()
-        .find(|symbol| symbol.name == "__cxa_thread_atexit_impl");
-    let weak = weak.expect("of 2.18, and Rust's standard library uses it where it is");
-    assert_eq!((weak.weak, &weak.version), (true, &None));
+    for path in [SHIM, GDIAG] {
+        let needs = read(path);
+        let weak = needs
+            .undefined
+            .iter()
+            .find(|symbol| symbol.name == "__cxa_thread_atexit_impl");
+        let weak = weak.expect("of 2.18, and Rust's standard library uses it where it is");
+        assert_eq!((weak.weak, &weak.version), (true, &None), "{path}");
+    }
 }
 
 #[test]
-fn only_libraries_that_every_cuda_program_can_have_are_needed() {
+fn only_libraries_that_every_machine_can_have_are_needed() {
     let expected = [
         "ld-linux-x86-64.so.2",
         "libc.so.6",
@@ -141,13 +158,18 @@ fn only_libraries_that_every_cuda_program_can_have_are_needed() {
         "libgcc_s.so.1",
         "libpthread.so.0",
     ];
-    let mut needed = read().needed;
-    needed.sort_unstable();
-    assert_eq!(needed, expected);
+    for path in [SHIM, GDIAG] {
+        let mut needed = read(path).needed;
+        if cfg!(not(feature = "static")) {
+            needed.retain(|library| library != "libelf.so.1" && library != "libz.so.1");
+        }
+        needed.sort_unstable();
+        assert_eq!(needed, expected, "{path}");
+    }
 }
 
 /// Anything else could be found by the program in place of what it means.
 #[test]
-fn only_the_entry_is_exported() {
-    assert_eq!(read().exported, ["InitializeInjection"]);
+fn only_the_entry_of_the_shim_is_exported() {
+    assert_eq!(read(SHIM).exported, ["InitializeInjection"]);
 }
