@@ -108,10 +108,11 @@ fn tools_that_read_manual_pages_have_nothing_to_say() {
         fs::write(&path, page).unwrap();
         // Style is that of who writes such pages by hand: short lines.
         if let Some(output) = tool("mandoc", &["-T", "lint", "-W", "warning"], &path) {
-            assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{name}");
         }
-        if let Some(output) = tool("man", &["--warnings", "-E", "UTF-8", "-l"], &path) {
-            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        // A line of long words that cannot be filled is nobody's fault.
+        if let Some(output) = tool("man", &["--warnings=w,!break", "-E", "UTF-8", "-l"], &path) {
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
             assert!(output.stdout.len() > 500, "{}", path.display());
         }
     }
