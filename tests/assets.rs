@@ -165,6 +165,23 @@ fn every_json_key_is_in_the_manual() {
     }
 }
 
+/// Check that every key and every id of gdiag-check's document is explained in its page.
+#[test]
+fn every_check_is_in_the_manual() {
+    let golden = fs::read_to_string(directory("src/present/testdata/check.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let manual = fs::read_to_string(directory("man/gdiag-check.1")).unwrap();
+    let mut names = Vec::new();
+    keys_of(&document, &mut names);
+    for check in document["checks"].as_array().unwrap() {
+        names.push(check["id"].as_str().unwrap().to_string());
+    }
+    assert!(names.len() > 50);
+    for name in names {
+        assert!(manual.contains(&format!("\\fB{name}\\fR")), "{name}");
+    }
+}
+
 fn keys_of(value: &serde_json::Value, keys: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(object) => {
