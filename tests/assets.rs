@@ -111,8 +111,13 @@ fn tools_that_read_manual_pages_have_nothing_to_say() {
             assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{name}");
         }
         // A line of long words that cannot be filled is nobody's fault.
-        if let Some(output) = tool("man", &["--warnings=w,!break", "-E", "UTF-8", "-l"], &path) {
-            assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
+        if let Some(output) = tool("man", &["--warnings", "-E", "UTF-8", "-l"], &path) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said: Vec<&str> = said
+                .lines()
+                .filter(|line| !line.ends_with("cannot adjust line"))
+                .collect();
+            assert!(said.is_empty(), "{name}: {said:?}");
             assert!(output.stdout.len() > 500, "{}", path.display());
         }
     }
