@@ -31,7 +31,7 @@ gzip -9n "$stage"/usr/share/man/man1/*
 mkdir -p "$documents" "$stage/usr/share/lintian/overrides" "$stage/DEBIAN" "$work/debian"
 cp .packaging/copyright "$documents/copyright"
 cp -R README.md BENCHMARKS.md docs "$documents/"
-packaging/licences.py | gzip -9n >"$documents/LICENSES-THIRD-PARTY.gz"
+.packaging/licences.py | gzip -9n >"$documents/LICENSES-THIRD-PARTY.gz"
 gzip -9n <CHANGELOG.md >"$documents/changelog.gz"
 gzip -9n >"$documents/changelog.Debian.gz" <<END
 gdiag ($full) unstable; urgency=medium
