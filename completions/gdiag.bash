@@ -16,6 +16,9 @@ _gdiag() {
             ",$1")
                 cmd="gdiag"
                 ;;
+            gdiag,diff)
+                cmd="gdiag__subcmd__diff"
+                ;;
             gdiag,export)
                 cmd="gdiag__subcmd__export"
                 ;;
@@ -62,12 +65,34 @@ _gdiag() {
 
     case "${cmd}" in
         gdiag)
-            opts="-h -V --help --version top record report flame sched syscalls export start stat snapshot stop shim"
+            opts="-h -V --help --version top record report diff flame sched syscalls export start stat snapshot stop shim"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gdiag__subcmd__diff)
+            opts="-h --json --gpu --min-gap --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-gap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -48,7 +48,14 @@ const STAND_INS: &[(&str, &str)] = &[
 const NOT_RUN: &[&str] = &["make", "sudo make install", "git clone"];
 
 /// What reports and graphs are asked of.
-const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data", "now.data"];
+const RECORDINGS: &[&str] = &[
+    "gdiag.data",
+    "gdiag.data.old",
+    "good.data",
+    "slow.data",
+    "node.data",
+    "now.data",
+];
 
 /// A recording of a whole program.
 const SAMPLE: &str = "sample.data";
@@ -56,6 +63,7 @@ const SAMPLE: &str = "sample.data";
 /// Every page.
 const PAGES: &[&str] = &[
     "gdiag.1",
+    "gdiag-diff.1",
     "gdiag-export.1",
     "gdiag-flame.1",
     "gdiag-record.1",
@@ -213,7 +221,7 @@ impl Place {
             // One may be running already, from the example before.
             self.run("gdiag stat || gdiag start -p $SERVICE1");
         }
-        let reads = ["gdiag report", "gdiag flame", "gdiag export"];
+        let reads = ["gdiag report", "gdiag diff", "gdiag flame", "gdiag export"];
         if reads.iter().any(|start| command.starts_with(start)) || command.contains(" -i ") {
             // Whatever was recorded last, and however little of it.
             for name in RECORDINGS {

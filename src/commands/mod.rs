@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod diff;
 pub mod export;
 pub mod flame;
 pub mod flight;
@@ -30,6 +31,7 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Top(options) => top::run(options),
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
+        Action::Diff(options) => diff::run(options),
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),

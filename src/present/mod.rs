@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod asserts;
+pub mod diff;
 pub mod export;
 mod facts;
 pub mod flame;
