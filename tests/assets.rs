@@ -160,8 +160,7 @@ fn help_shows_what_the_page_does() {
                 assert!(help.contains(&plain), "{name} --help: {plain}");
             }
         }
-        let commands = command.get_subcommands();
-        commands.filter(|c| c.get_name() != "help").for_each(look);
+        command.get_subcommands().for_each(look);
     }
     look(&command_line());
 }
