@@ -30,7 +30,7 @@ gzip -9n "$stage"/usr/share/man/man1/*
 
 mkdir -p "$documents" "$stage/usr/share/lintian/overrides" "$stage/DEBIAN" "$work/debian"
 cp .packaging/copyright "$documents/copyright"
-cp -R README.md BENCHMARKS.md docs/* "$documents/"
+cp -R README.md BENCHMARKS.md docs "$documents/"
 .packaging/licences.py | gzip -9n >"$documents/LICENSES-THIRD-PARTY.gz"
 gzip -9n <CHANGELOG.md >"$documents/changelog.gz"
 gzip -9n >"$documents/changelog.Debian.gz" <<END
@@ -44,7 +44,15 @@ cp .packaging/lintian-overrides "$stage/usr/share/lintian/overrides/gdiag"
 
 # Wants the beginning of a source package around it.
 printf 'Source: gdiag\n\nPackage: gdiag\nArchitecture: any\n' >"$work/debian/control"
-depends=$(cd "$work" && dpkg-shlibdeps -O -Sgdiag -egdiag/usr/bin/gdiag | sed -n 's/^shlibs:Depends=//p')
+# glibc by the versions that gdiag names: what was in another library of glibc's before, dpkg-shlibdeps counts from
+# the release that moved it.
+glibc=$(needed_glibc "$stage/usr/bin/gdiag")
+depends=$(cd "$work" && dpkg-shlibdeps -O -Sgdiag -egdiag/usr/bin/gdiag 2>/dev/null |
+	sed -n "s/^shlibs:Depends=//p" | sed "s/libc6 (>= [^)]*)/libc6 (>= $glibc)/")
+[ -n "$depends" ] || {
+	echo "deb: dpkg-shlibdeps finds no packages for the libraries of gdiag" >&2
+	exit 1
+}
 size=$(du -k --apparent-size -s "$stage/usr" | cut -f1)
 cat >"$stage/DEBIAN/control" <<END
 Package: gdiag

@@ -7,6 +7,9 @@ target=${CARGO_TARGET_DIR:-target}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
 
+# The newest version of glibc's symbols in a program, so the oldest glibc that it runs on.
+needed_glibc() { objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sort -uV | sed -n '$s/GLIBC_//p'; }
+
 # Files as anybody may have them, and from the moment of the sources.
 normalize() {
 	find "$1" -type d -exec chmod 755 {} +

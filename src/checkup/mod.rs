@@ -208,4 +208,4 @@ fn joined<T: AsRef<str>>(items: &[T], separator: &str, most: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

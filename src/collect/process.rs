@@ -104,7 +104,16 @@ pub fn is_process(pid: u32) -> bool {
 
 /// Names can be cut within a character, and be no text at all: what else is in the file is still true.
 pub fn status(pid: u32) -> Option<Status> {
-    let text = fs::read(format!("/proc/{pid}/status")).ok()?;
+    status_in(&format!("/proc/{pid}/status"))
+}
+
+/// That of this process, whatever number /proc has for it.
+pub fn own_status() -> Option<Status> {
+    status_in("/proc/self/status")
+}
+
+fn status_in(path: &str) -> Option<Status> {
+    let text = fs::read(path).ok()?;
     Status::from_read(String::from_utf8_lossy(&text).as_bytes()).ok()
 }
 

@@ -167,3 +167,58 @@ impl CanDoc {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkup::tests::{good, good_process};
+    use crate::collect::machine::{Driver, Facts, Load, Refused};
+    use crate::present::sample::assert_golden;
+
+    const STYLE: Style = Style {
+        width: 80,
+        color: false,
+        gaps_in_full: 0,
+    };
+
+    fn text(facts: &Facts) -> String {
+        let mut out = Vec::new();
+        write_text(&mut out, &Checkup::of(facts), STYLE).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_good_machine_and_a_good_process() {
+        let facts = Facts {
+            process: Some(good_process()),
+            ..good()
+        };
+        assert_golden("check-80.txt", &text(&facts));
+        let mut json = Vec::new();
+        write_json(&mut json, &Checkup::of(&facts)).unwrap();
+        assert_golden("check.json", &String::from_utf8(json).unwrap());
+    }
+
+    #[test]
+    fn a_machine_that_cannot() {
+        let mut facts = good();
+        facts.rights.uid = 1000;
+        facts.rights.capabilities = Some(0);
+        facts.driver = Driver::default();
+        facts.users.list.clear();
+        facts.loads.host = Load::Refused(Refused {
+            text: "cannot load the BPF programs: Operation not permitted (os error 1)".to_string(),
+            not_permitted: true,
+            messages: String::new(),
+        });
+        facts.loads.stacks = Load::NotTried;
+        assert_golden("check-cannot-80.txt", &text(&facts));
+    }
+
+    #[test]
+    fn names_of_programs_do_no_harm_to_a_terminal() {
+        let mut facts = good();
+        facts.users.list[0].comm = "\x1b[2Jx".to_string();
+        assert!(text(&facts).contains("\\x1b[2Jx"));
+    }
+}

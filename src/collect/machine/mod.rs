@@ -12,6 +12,7 @@ pub mod loads;
 pub mod place;
 pub mod process;
 pub mod rights;
+pub mod support;
 
 use std::path::Path;
 

@@ -49,7 +49,7 @@ const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
 impl Rights {
     pub(super) fn read() -> Rights {
-        let status = process::status(std::process::id());
+        let status = process::own_status();
         let limit = |resource| getrlimit(resource).ok();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let lockdown = read_line("/sys/kernel/security/lockdown");

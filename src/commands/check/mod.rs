@@ -1,9 +1,13 @@
 //! `gdiag check`: looks, decides, shows.
 #![forbid(unsafe_code)]
 
+mod bundle;
+
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::Result;
+use bundle::Place;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 
 use super::flight;
@@ -12,15 +16,17 @@ use super::to_stdout;
 use crate::checkup::Checkup;
 use crate::cli::CheckOptions;
 use crate::collect::machine::{self, Facts};
-use crate::error::status;
+use crate::collect::process;
+use crate::error::{status, Error};
 use crate::present::check;
 use crate::present::style::Style;
 
 pub fn run(options: &CheckOptions) -> Result<u8> {
-    let pid = options.pid.map(check_pid).transpose()?;
-    if options.bundle.is_some() {
-        anyhow::bail!("bundles come with the next commit");
+    if options.pid.is_some() && !process::proc_is_ours() {
+        return Err(Error::ForeignProc.into());
     }
+    let pid = options.pid.map(check_pid).transpose()?;
+    let place = options.bundle.as_deref().map(Place::at).transpose()?;
     // As a recording does.
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
@@ -34,6 +40,11 @@ pub fn run(options: &CheckOptions) -> Result<u8> {
         true => check::write_json(out, &checkup),
         false => check::write_text(out, &checkup, Style::for_stdout(0)),
     })?;
+    if let Some(place) = place {
+        let said = bundle::write(place, &facts)?;
+        // With stderr gone there is nobody to tell.
+        let _ = writeln!(io::stderr(), "{said}");
+    }
     Ok(match checkup.can.host {
         Some(true) => status::DONE,
         Some(false) | None => status::CANNOT,
