@@ -149,6 +149,29 @@ fn every_page_has_examples_and_exit_statuses() {
     }
 }
 
+#[test]
+fn help_shows_what_the_page_does() {
+    fn look(command: &Command) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let help = command.get_after_long_help().unwrap().to_string();
+        let page = page(command, name);
+        for section in ["EXAMPLES", "EXIT STATUS"] {
+            let after = page.split(&format!(".SH {section}\n")).nth(1).unwrap();
+            let text = after.split(".SH ").next().unwrap();
+            let rows = text.lines().filter(|line| *line != ".TP");
+            for row in rows.filter(|row| !row.starts_with("\\&")) {
+                let bold = row
+                    .strip_prefix("\\fB")
+                    .and_then(|r| r.strip_suffix("\\fR"));
+                let plain = bold.unwrap_or(row).replace("\\-", "-").replace("\\e", "\\");
+                assert!(help.contains(&plain), "{name} --help: {plain}");
+            }
+        }
+        command.get_subcommands().for_each(look);
+    }
+    look(&command_line());
+}
+
 /// Check that every key of a JSON document is explained in the page of its command.
 #[test]
 fn every_json_key_is_in_the_manual() {
