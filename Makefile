@@ -52,6 +52,7 @@ demo: all simgpu
 
 .PHONY: test
 test: simgpu
+	@sh tests/setup.sh test
 	$(CARGO) test --locked --workspace $(FEATURES)
 
 # Only the injected faults, with the table of what was made of them.
@@ -81,6 +82,7 @@ lint:
 	@sh tests/setup.sh build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets $(FEATURES) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items $(FEATURES)
 	clang-format --dry-run --Werror bpf/*.bpf.c bpf/*.bpf.h bpf/events.h bpf/histogram.h bpf/sched_sum.h bpf/unwind.h bpf/python.h
 
 # Slowdown of gdiag and of its peers; takes minutes. BENCHMARKS.md says what it prints.
@@ -117,7 +119,7 @@ uninstall:
 # Packages, into target/dist. From the same sources and compilers the same bytes.
 .PHONY: deb tarball
 deb tarball: all
-	@MAKE="$(MAKE)" packaging/$@.sh
+	@MAKE="$(MAKE)" .packaging/$@.sh
 
 # README's first commands in a Debian that has nothing; takes long. CONTRIBUTING.md says more.
 .PHONY: fresh

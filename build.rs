@@ -79,7 +79,9 @@ fn build_shim() {
         "cupti-shim/src",
         "cupti-shim/layout/Cargo.toml",
         "cupti-shim/layout/src",
-        "glibc",
+        "cupti-shim/locate/Cargo.toml",
+        "cupti-shim/locate/src",
+        "cupti-shim/glibc",
     ] {
         println!("cargo:rerun-if-changed={path}");
     }

@@ -19,6 +19,8 @@ pub mod status {
     pub const NOTHING: u8 = 3;
     /// Events were lost, and `--strict` was given.
     pub const LOST: u8 = 4;
+    /// An `--assert` does not hold.
+    pub const ASSERTION: u8 = 5;
     /// This kernel or these privileges cannot do it.
     pub const CANNOT: u8 = 77;
     /// [`FAILED`], when the other statuses belong to a launched command.
@@ -155,6 +157,10 @@ pub enum Error {
     #[error("a trace is not for a terminal")]
     BinaryToTerminal,
 
+    /// An archive, likewise.
+    #[error("a bundle is not for a terminal")]
+    BundleToTerminal,
+
     /// Empty: not set.
     #[error("nothing can be drawn on this terminal ({})", if .term.is_empty() { "TERM is not set".to_string() } else { format!("TERM={term}") })]
     NoScreen { term: String },
@@ -179,9 +185,10 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::OutputClosed => status::DONE,
-            Error::PictureToTerminal | Error::BinaryToTerminal | Error::NoSuchCall(_) => {
-                status::USAGE
-            }
+            Error::PictureToTerminal
+            | Error::BinaryToTerminal
+            | Error::BundleToTerminal
+            | Error::NoSuchCall(_) => status::USAGE,
             Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
             Error::NotPermitted { .. }
@@ -282,6 +289,9 @@ impl Error {
             Error::NoScreen { .. } => "print text instead with --batch, or --once".to_string(),
             Error::BinaryToTerminal => {
                 "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
+            }
+            Error::BundleToTerminal => {
+                "write it to a file: --bundle gdiag-bundle.tar.gz".to_string()
             }
             Error::RecorderRuns { .. } => {
                 "end it with `gdiag stop`, or give the new one a --name of its own".to_string()

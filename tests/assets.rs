@@ -3,16 +3,24 @@
 //! `GDIAG_BLESS=1 cargo test --test assets` writes them anew. Pages come from the clap types,
 //! the vocabulary of causes, and what is written by hand in `man/sections`.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::{self, Output, Stdio};
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use gdiag::analyse::cause::Cause;
 use gdiag::cli::{self, Cli, Pairs};
+
+/// Of the release, in the last line of each page.
+const DATE: &str = "2026-11-30";
+
+/// Makes an apostrophe that is one in every output.
+const APOSTROPHE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
 
 /// File names and contents.
 type Files = BTreeMap<String, String>;
@@ -21,8 +29,9 @@ fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
+/// Without `gdiag help`, which shows what the other pages hold.
 fn command_line() -> Command {
-    let mut command = Cli::command();
+    let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     command
 }
@@ -33,6 +42,7 @@ fn manual_pages_are_up_to_date() {
     pages_of(&command_line(), &mut pages);
     for name in [
         "gdiag.1",
+        "gdiag-check.1",
         "gdiag-export.1",
         "gdiag-flame.1",
         "gdiag-record.1",
@@ -62,9 +72,80 @@ fn completions_are_up_to_date() {
     ] {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "gdiag", &mut script);
-        scripts.insert(name.to_string(), String::from_utf8(script).unwrap());
+        // For fish, clap would have words offered after `help` only where there is no `help` yet.
+        let script = String::from_utf8(script).unwrap();
+        let script = script.replace(" help\" -f -a", "\" -f -a");
+        scripts.insert(name.to_string(), script);
     }
     check(&directory("completions"), "", &scripts);
+}
+
+/// The output of a tool, if it is here.
+fn tool(program: &str, arguments: &[&str], page: &Path) -> Option<Output> {
+    let output = process::Command::new(program)
+        .args(arguments)
+        .arg(page)
+        .env("LC_ALL", "C.UTF-8")
+        .env("MANWIDTH", "80")
+        .stdin(Stdio::null())
+        .output();
+    match output {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            println!("skipped: needs {program}");
+            None
+        }
+        output => Some(output.unwrap()),
+    }
+}
+
+#[test]
+fn tools_that_read_manual_pages_have_nothing_to_say() {
+    let mut pages = Files::new();
+    pages_of(&command_line(), &mut pages);
+    let dir = tempfile::tempdir().unwrap();
+    for (name, page) in &pages {
+        let path = dir.path().join(name);
+        fs::write(&path, page).unwrap();
+        // Style is that of who writes such pages by hand: short lines.
+        if let Some(output) = tool("mandoc", &["-T", "lint", "-W", "warning"], &path) {
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{name}");
+        }
+        // A line of long words that cannot be filled is nobody's fault.
+        if let Some(output) = tool("man", &["--warnings", "-E", "UTF-8", "-l"], &path) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said: Vec<&str> = said
+                .lines()
+                .filter(|line| !line.ends_with("cannot adjust line"))
+                .collect();
+            assert!(said.is_empty(), "{name}: {said:?}");
+            assert!(output.stdout.len() > 500, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_page_has_examples_and_exit_statuses() {
+    let mut pages = Files::new();
+    pages_of(&command_line(), &mut pages);
+    for (name, page) in &pages {
+        for section in ["NAME", "SYNOPSIS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"] {
+            let heading = format!("\n.SH {section}\n");
+            assert_eq!(page.matches(&heading).count(), 1, "{name}: {section}");
+        }
+        for other in page.split("\\fBgdiag\\-").skip(1) {
+            if let Some((other, _)) = other.split_once("\\fR(1)") {
+                let other = format!("gdiag-{}.1", other.replace("\\-", "-"));
+                assert!(pages.contains_key(&other), "{name}: {other}");
+            }
+        }
+        let statuses = page.split(".SH EXIT STATUS\n").nth(1).unwrap_or_default();
+        for status in ["0", "1", "2"] {
+            assert!(
+                statuses.contains(&format!(".TP\n\\fB{status}\\fR\n")),
+                "{name}: {status}"
+            );
+        }
+    }
 }
 
 /// Check that every key of the JSON document is explained in gdiag-report(1).
@@ -79,12 +160,30 @@ fn every_json_key_is_in_the_manual() {
         .replace("\\fR", " ");
     let mut keys = Vec::new();
     keys_of(&document, &mut keys);
+    keys.extend(["asserts", "text", "gpu", "value", "limit", "unit", "holds"].map(String::from));
     assert!(keys.len() > 50);
     for key in keys {
         let documented = manual
             .split(|c: char| !c.is_alphanumeric() && c != '_')
             .any(|word| word == key);
         assert!(documented, "{key}");
+    }
+}
+
+/// Check that every key and every id of gdiag-check's document is explained in its page.
+#[test]
+fn every_check_is_in_the_manual() {
+    let golden = fs::read_to_string(directory("src/present/testdata/check.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let manual = fs::read_to_string(directory("man/gdiag-check.1")).unwrap();
+    let mut names = Vec::new();
+    keys_of(&document, &mut names);
+    for check in document["checks"].as_array().unwrap() {
+        names.push(check["id"].as_str().unwrap().to_string());
+    }
+    assert!(names.len() > 50);
+    for name in names {
+        assert!(manual.contains(&format!("\\fB{name}\\fR")), "{name}");
     }
 }
 
@@ -148,25 +247,31 @@ fn pages_of(command: &Command, pages: &mut Files) {
 }
 
 fn page(command: &Command, name: &str) -> String {
-    let man = clap_mangen::Man::new(command.clone())
-        .title(name)
-        .manual("gdiag manual")
-        .source(format!("gdiag {}", env!("CARGO_PKG_VERSION")));
-    let mut page = Vec::new();
-    man.render_title(&mut page).unwrap();
-    man.render_name_section(&mut page).unwrap();
-    man.render_synopsis_section(&mut page).unwrap();
-    man.render_description_section(&mut page).unwrap();
+    let man = clap_mangen::Man::new(command.clone());
+    let mut sections = Vec::new();
+    man.render_name_section(&mut sections).unwrap();
+    man.render_synopsis_section(&mut sections).unwrap();
+    man.render_description_section(&mut sections).unwrap();
     if command.get_arguments().next().is_some() {
-        man.render_options_section(&mut page).unwrap();
+        man.render_options_section(&mut sections).unwrap();
     }
     if command.get_subcommands().next().is_some() {
-        man.render_subcommands_section(&mut page).unwrap();
+        man.render_subcommands_section(&mut sections).unwrap();
     }
-    let mut page = String::from_utf8(page).unwrap();
+    // Each section comes with the preamble of a whole page, and with lines that do nothing.
+    let sections = String::from_utf8(sections).unwrap();
+    let sections = sections
+        .replace(APOSTROPHE, "")
+        .replace(".br\n\n.br\n", ".sp\n")
+        .replace(" \n", "\n");
+    let mut page = format!(
+        "{APOSTROPHE}.TH {} 1 {DATE} \"gdiag {}\" \"gdiag manual\"\n{sections}",
+        roff(&name.to_uppercase()),
+        env!("CARGO_PKG_VERSION")
+    );
 
     let (examples, statuses): (Pairs, &[Pairs]) = match name {
-        "gdiag" => (cli::EXAMPLES, &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS]),
+        "gdiag" => (cli::EXAMPLES, &[cli::ALL_EXIT_STATUS]),
         "gdiag-record" => (
             cli::RECORD_EXAMPLES,
             &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
@@ -185,7 +290,7 @@ fn page(command: &Command, name: &str) -> String {
             cli::TOP_EXAMPLES,
             &[cli::EXIT_STATUS, cli::LIVE_EXIT_STATUS],
         ),
-        "gdiag-export" => (cli::EXPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
+        "gdiag-export" => (cli::EXPORT_EXAMPLES, &[cli::EXPORT_EXIT_STATUS]),
         "gdiag-start" => (
             cli::START_EXAMPLES,
             &[cli::EXIT_STATUS, cli::START_EXIT_STATUS],
@@ -202,7 +307,11 @@ fn page(command: &Command, name: &str) -> String {
             cli::STOP_EXAMPLES,
             &[cli::EXIT_STATUS, cli::FLIGHT_EXIT_STATUS],
         ),
-        "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
+        "gdiag-shim" | "gdiag-shim-install" => (cli::SHIM_EXAMPLES, &[cli::EXIT_STATUS]),
+        "gdiag-check" => (
+            cli::CHECK_EXAMPLES,
+            &[cli::EXIT_STATUS, cli::CHECK_EXIT_STATUS],
+        ),
         _ => (&[], &[]),
     };
     if name == "gdiag-report" {

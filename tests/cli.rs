@@ -55,6 +55,17 @@ fn help_and_version_are_results() {
 }
 
 #[test]
+fn help_with_a_command_is_that_of_the_command() {
+    for command in [&["record"] as &[&str], &["top"], &["shim", "install"]] {
+        let by_name = gdiag(&[&["help"], command].concat());
+        assert_eq!(by_name.status.code(), Some(0), "{command:?}");
+        let by_option = gdiag(&[command, &["--help"]].concat());
+        assert_eq!(stdout(&by_name), stdout(&by_option));
+    }
+    assert_eq!(gdiag(&["help", "nothing"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_failure_is_one_line_and_a_hint() {
     let output = gdiag(&["report", "-i", "/nonexistent/gdiag.data"]);
     assert_eq!(output.status.code(), Some(1));

@@ -1,8 +1,9 @@
 //! What README.md and the manual pages tell people to type is typed here.
 //!
-//! Each `sh` block of README.md and each EXAMPLES section of a page is run in turn in one directory, with
-//! real BPF and the simulated GPU. [`STAND_INS`] says what takes the place of programs and
-//! numbers that are only examples, and [`NOT_RUN`] which commands are left to a person.
+//! Each `sh` block of README.md, each EXAMPLES section of a page, and each whole command in the text between is run in
+//! turn in one directory, with real BPF and the simulated GPU. [`STAND_INS`] says what takes the place of programs and
+//! numbers that are only examples, and [`NOT_RUN`] which commands are left to a person. What other documents name, or
+//! only in part, is not run but checked: [`named`].
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
@@ -10,15 +11,14 @@
 mod group;
 #[path = "scenarios/machine.rs"]
 mod machine;
+#[path = "docs/named.rs"]
+mod named;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use clap::error::ErrorKind;
-use clap::Parser as _;
 use gdiag::analyse::cause::Cause;
-use gdiag::cli::Cli;
 use machine::Machine;
 
 /// In an example → here. The shell variables are set by [`Place`].
@@ -44,8 +44,12 @@ const STAND_INS: &[(&str, &str)] = &[
     ("--cpus 0,2-3", "--cpus 0"),
 ];
 
-/// They build, install or take minutes.
-const NOT_RUN: &[&str] = &["make", "sudo make install", "git clone"];
+/// What commands that are not run begin with, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("make", "builds, and installs packages"),
+    ("sudo make install", "installs"),
+    ("git clone", "needs the network"),
+];
 
 /// What reports and graphs are asked of.
 const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data", "now.data"];
@@ -56,6 +60,7 @@ const SAMPLE: &str = "sample.data";
 /// Every page.
 const PAGES: &[&str] = &[
     "gdiag.1",
+    "gdiag-check.1",
     "gdiag-export.1",
     "gdiag-flame.1",
     "gdiag-record.1",
@@ -197,7 +202,7 @@ impl Place {
             Some((command, filter)) => (command.to_string(), Some(filter.trim_matches('\''))),
             None => (command, None),
         };
-        let live = ["gdiag sched", "gdiag syscalls"];
+        let live = ["gdiag sched", "gdiag syscalls", "gdiag record -a"];
         let ends = [" -d ", " -i ", " -- "];
         let command = if live.iter().any(|start| command.starts_with(start))
             && !ends.iter().any(|end| command.contains(end))
@@ -244,15 +249,32 @@ fn every_command_that_is_shown_works() {
         return;
     };
     let place = Place::new(machine);
-    let mut documents = vec![("README.md", commands_of_markdown(&read("README.md")))];
+    let whole = |document: &str, spans: Vec<String>| {
+        let spans = spans.into_iter();
+        spans
+            .filter(|span| named::is_whole(document, span))
+            .collect::<Vec<_>>()
+    };
+    let readme = read("README.md");
+    let in_text = whole("README.md", named::spans_of_markdown(&readme));
+    let mut documents = vec![(
+        "README.md",
+        [commands_of_markdown(&readme), in_text].concat(),
+    )];
     for page in PAGES {
-        documents.push((page, commands_of_page(&read(&format!("man/{page}")))));
+        let text = read(&format!("man/{page}"));
+        let mut commands = commands_of_page(&text);
+        let in_text = whole(page, named::spans_of_page(&text));
+        let new = |span: &String| !commands.contains(span);
+        let in_text: Vec<String> = in_text.into_iter().filter(new).collect();
+        commands.extend(in_text);
+        documents.push((page, commands));
     }
     let (mut run, mut left) = (0, 0);
     for (document, commands) in &documents {
         for command in commands {
             let no_container = command.contains("--container") && place.cgroup.is_none();
-            if no_container || NOT_RUN.iter().any(|start| command.starts_with(start)) {
+            if no_container || NOT_RUN.iter().any(|(start, _)| command.starts_with(start)) {
                 left += 1;
             } else {
                 place.type_in(document, command);
@@ -263,37 +285,6 @@ fn every_command_that_is_shown_works() {
         place.run("gdiag stop");
     }
     assert!(run >= 20, "{run} commands were run, {left} were not");
-}
-
-/// Check that the commands that take the place of others are commands.
-#[test]
-fn every_command_in_a_table_is_understood() {
-    let text = read("docs/coming-from-perf.md");
-    let mut count = 0;
-    for line in text.lines().filter(|line| line.starts_with("| ")) {
-        // What others do comes first.
-        for code in line.split('`').skip(1).step_by(2) {
-            if !code.starts_with("gdiag ") {
-                continue;
-            }
-            let words = code
-                .split_whitespace()
-                .map(|word| match word.trim_matches('\'') {
-                    "PID" | "TID" | "TID,TID" => "1".to_string(),
-                    "DUR" | "T" => "1s".to_string(),
-                    word => word.to_string(),
-                });
-            let parsed = Cli::try_parse_from(words).and_then(Cli::into_action);
-            // They are forms, not whole commands: a value or a target may be missing.
-            let missing = |e: &clap::Error| e.kind() == ErrorKind::MissingRequiredArgument;
-            assert!(
-                parsed.as_ref().err().is_none_or(missing),
-                "{code}: {parsed:?}"
-            );
-            count += 1;
-        }
-    }
-    assert!(count > 60, "{count}");
 }
 
 #[test]

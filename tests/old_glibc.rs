@@ -117,7 +117,7 @@ fn no_version_is_newer_than_the_oldest_glibc() {
     }
 }
 
-/// One without a version has never been seen by the linker: see `glibc/symbols`.
+/// One without a version has never been seen by the linker: see `cupti-shim/glibc/symbols`.
 #[test]
 fn what_they_cannot_do_without_has_a_version() {
     for path in [SHIM, GDIAG] {

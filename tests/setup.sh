@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building and testing gdiag needs and this machine lacks, by apt.
 #
-#   tests/setup.sh build|lint|bench ...     does nothing, and asks for nothing, when all of it is there
+#   tests/setup.sh build|test|lint|bench ...     does nothing, and asks for nothing, when all of it is there
 #   tests/setup.sh features                 prints cargo's options for linking libelf here
 set -eu
 cd "$(dirname "$0")/.."
@@ -134,6 +134,16 @@ setup_build() {
 	setup_cargo
 }
 
+# Completions and manual pages are tried in what people read and type them in.
+setup_test() {
+	missing=
+	have fish || missing="$missing fish"
+	have zsh || missing="$missing zsh"
+	have mandoc || missing="$missing mandoc"
+	# shellcheck disable=SC2086
+	[ -z "$missing" ] || apt_install $missing
+}
+
 setup_lint() {
 	have clang-format || apt_install clang-format
 	setup_cargo
@@ -162,13 +172,14 @@ setup_bench() {
 }
 
 PATH=$(mkdir -p "$toolchain" && cd "$toolchain" && pwd):$PATH
-[ $# -gt 0 ] || fail "what for? build, lint, bench or features"
+[ $# -gt 0 ] || fail "what for? build, test, lint, bench or features"
 for what; do
 	case $what in
 	build) setup_build ;;
+	test) setup_test ;;
 	lint) setup_lint ;;
 	bench) setup_bench ;;
 	features) libelf_links || echo --no-default-features ;;
-	*) fail "unknown: $what (build, lint, bench or features)" ;;
+	*) fail "unknown: $what (build, test, lint, bench or features)" ;;
 	esac
 done

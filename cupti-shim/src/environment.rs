@@ -11,10 +11,10 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use gdiag_cupti_locate as locate;
 use gdiag_shim_layout::{ENV_DISABLE, ENV_RING_MIB, ENV_START, ENV_UNIFIED_MEMORY};
 
 use crate::launcher::Launcher;
-use crate::locate;
 
 /// The driver's variable that names the library to load.
 const INJECTION: &str = "CUDA_INJECTION64_PATH";
@@ -55,7 +55,10 @@ impl Environment {
             launcher: launcher.and_then(|(path, own)| Launcher::of_library(path, own)),
             unified_memory: is_1(ENV_UNIFIED_MEMORY),
             ring_mib: get(ENV_RING_MIB).and_then(|value| value.into_string().ok()),
-            toolkits: locate::toolkits(["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path)),
+            toolkits: locate::toolkits(
+                locate::TOOLKIT_VARIABLES.into_iter().filter_map(path),
+                &locate::list,
+            ),
         }
     }
 }

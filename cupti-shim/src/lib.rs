@@ -20,7 +20,7 @@ mod decode;
 mod environment;
 mod exit;
 mod launcher;
-mod locate;
+mod loaded;
 mod output;
 mod pool;
 mod session;

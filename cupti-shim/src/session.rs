@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use gdiag_cupti_locate::{self as locate, Found};
 use gdiag_shim_layout::api::{self, Domain};
 use gdiag_shim_layout::cupti::{activity, unified_memory, UnifiedMemoryConfig};
 use gdiag_shim_layout::{state, Control};
@@ -22,7 +23,7 @@ use crate::cupti::{
     Driver, Functions, Kind, Library, Status, FLUSH_FORCED, MULTIPLE_SUBSCRIBERS, NOT_INITIALIZED,
     SUCCESS, THREAD_ID_SYSTEM, ZEROED_BUFFERS,
 };
-use crate::locate::{self, Found};
+use crate::loaded;
 use crate::{pool, sys};
 
 /// `cuptiGetVersion` of CUDA 11.7, the first whose record layouts were checked.
@@ -84,7 +85,7 @@ pub(crate) struct Cupti {
 
 /// The mapped driver, and the libcupti that goes with it.
 pub(crate) fn driver() -> Option<Driver> {
-    let loaded = locate::loaded_libraries();
+    let loaded = loaded::libraries();
     Some(Driver::of(Library::loaded(locate::driver(&loaded)?)?))
 }
 
@@ -96,7 +97,7 @@ impl Cupti {
         unified_memory: bool,
     ) -> Result<Cupti, Refusal> {
         let major = (driver_version > 0).then_some(driver_version / 1000);
-        let found = locate::cupti(&locate::loaded_libraries(), major, toolkits);
+        let found = locate::cupti(&loaded::libraries(), major, toolkits, &locate::list);
         let (library, path) = match found.map_err(Refusal::failed)? {
             Found::Loaded(path) => {
                 let library = Library::loaded(&path);
@@ -137,19 +138,14 @@ impl Cupti {
 
     /// CUPTI of CUDA 11 hangs when it is turned on late and the program replays an older graph.
     pub(crate) fn can_start_late(&self) -> bool {
-        let named_11 = |path: PathBuf| {
-            let name = path
-                .file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default();
-            name.starts_with("libcupti.so.11") || name.starts_with("libcupti.so.2022")
-        };
         let real = self
             .path
             .canonicalize()
             .unwrap_or_else(|_| self.path.clone());
         self.version > VERSION_OF_11_8
-            || (self.version == VERSION_OF_11_8 && !named_11(self.path.clone()) && !named_11(real))
+            || (self.version == VERSION_OF_11_8
+                && !locate::is_of_cuda_11(&self.path)
+                && !locate::is_of_cuda_11(&real))
     }
 
     /// Turns everything on. Returns the kinds that were refused, as bits.
@@ -344,7 +340,8 @@ impl Cupti {
         let code = self.functions.describe(status);
         match status {
             MULTIPLE_SUBSCRIBERS => {
-                let owner = likely_owner(&locate::loaded_libraries());
+                let owner = locate::other_tool(&loaded::libraries());
+                let owner = owner.map(|owner| format!(" ({owner})")).unwrap_or_default();
                 Refusal { state: state::BUSY, reason: format!("another tool holds CUPTI{owner}: {what}: {code}") }
             }
             NOT_INITIALIZED => Refusal::failed(format!(
@@ -374,42 +371,9 @@ fn only_wanted(enable: Option<unsafe extern "C" fn(u32, u8) -> Status>, domain: 
     }
 }
 
-/// A guess at who the other tool is, from the libraries of the process.
-fn likely_owner(loaded: &[PathBuf]) -> &'static str {
-    let has = |part: &str| {
-        loaded
-            .iter()
-            .any(|path| path.to_string_lossy().contains(part))
-    };
-    if has("libToolsInjection") || has("nsight-systems") {
-        " (Nsight Systems is loaded)"
-    } else if has("nsight-compute") {
-        " (Nsight Compute is loaded)"
-    } else if has("libdcgm") {
-        " (DCGM is loaded)"
-    } else if has("libtorch_cpu") {
-        " (perhaps torch.profiler, which keeps it after its first use)"
-    } else {
-        ""
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_owner_is_guessed_from_the_libraries() {
-        let owner =
-            |paths: &[&str]| likely_owner(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
-        assert!(owner(&["/site/torch/lib/libtorch_cpu.so"]).contains("torch.profiler"));
-        assert!(owner(&[
-            "/site/torch/lib/libtorch_cpu.so",
-            "/opt/nsys/libToolsInjection64.so"
-        ])
-        .contains("Systems"));
-        assert_eq!(owner(&["/lib/libc.so.6"]), "");
-    }
 
     #[test]
     fn cuda_11_may_only_be_there_from_the_start() {

@@ -6,6 +6,7 @@
 //! which records can be believed.
 #![forbid(unsafe_code)]
 
+pub mod assert;
 mod busy;
 mod calls;
 pub mod cause;
@@ -97,7 +98,7 @@ pub fn report(t: &Timeline, options: &Options) -> Report {
         gpus: devices.list.into_iter().map(|d| d.gpu).collect(),
         host_sides: host_side::host_sides(&engine, Scope::WHOLE),
         threads: tables::threads(t, Scope::WHOLE),
-        kernels: tables::kernels(t, Scope::WHOLE),
+        kernels: tables::kernels(t, options.gpu, Scope::WHOLE),
         calls: tables::calls(t, &devices.idle, Scope::WHOLE),
     }
 }
@@ -190,7 +191,7 @@ fn idle_of_processes(t: &Timeline) -> IdleOf {
         .collect()
 }
 
-/// Hands every gap to `each` with the number of its device, in order of time: the same that [`report`] lists and
+/// Hands every gap to `each` with the number of its device, in order of time: the same that [`report()`] lists and
 /// sums up, but one at a time, for there can be millions.
 pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)) -> Quality {
     let engine = Engine::new(t);
@@ -374,6 +375,7 @@ fn explain_gpu(
         usual_lead: explainer.usual_lead,
         causes,
         gap_count: inside.len() as u64,
+        longest_gap: longest_of(&usage.gaps[inside], scope.to),
         gaps: lists.into_iter().map(|(_, gap)| gap).collect(),
     };
     Explained {
@@ -440,6 +442,11 @@ fn each_gap(
         explainer.explain(&usage.gaps[i], doubt, &mut pieces);
         each(i, &pieces);
     }
+}
+
+fn longest_of(gaps: &[Gap], until: Nanos) -> Nanos {
+    let lengths = gaps.iter().map(|g| g.end.min(until).saturating_sub(g.start));
+    lengths.max().unwrap_or_default()
 }
 
 /// Numbers of the gaps to list, in order of time. What comes after `until` is no part of them.

@@ -77,6 +77,8 @@ pub struct Gpu {
     pub causes: Vec<CauseRow>,
     /// All gaps, whatever their length.
     pub gap_count: u64,
+    /// Of all gaps; in a live view, of those listed. Zero when there is none.
+    pub longest_gap: Nanos,
     /// Listed gaps: at least `min_gap` long, longest first, cut to the number asked for.
     pub gaps: Vec<Gap>,
 }

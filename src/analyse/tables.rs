@@ -77,7 +77,8 @@ fn launches(t: &Timeline, thread: &model::thread::Thread, scope: Scope) -> u64 {
         .count() as u64
 }
 
-pub(super) fn kernels(t: &Timeline, scope: Scope) -> Vec<Kernel> {
+/// Of one device, or of all.
+pub(super) fn kernels(t: &Timeline, gpu: Option<u32>, scope: Scope) -> Vec<Kernel> {
     struct Row {
         count: u64,
         total: Nanos,
@@ -85,7 +86,9 @@ pub(super) fn kernels(t: &Timeline, scope: Scope) -> Vec<Kernel> {
         max: Nanos,
     }
     let mut rows: FxHashMap<NameId, Row> = FxHashMap::default();
-    for op in t.gpu().devices().iter().flat_map(|g| &g.ops) {
+    let devices = (0..).zip(t.gpu().devices());
+    let asked = devices.filter(|(index, _)| gpu.is_none_or(|gpu| gpu == *index));
+    for op in asked.flat_map(|(_, g)| &g.ops) {
         let OpKind::Kernel { name } = op.kind() else {
             continue;
         };

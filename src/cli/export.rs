@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::values::parse_pid;
-use super::{after_help, Pairs, DEFAULT_FILE, REPORT_EXIT_STATUS};
+use super::{after_help, Pairs, DEFAULT_FILE, EXPORT_EXIT_STATUS};
 use crate::event::Pid;
 use crate::units::Nanos;
 
@@ -29,7 +29,7 @@ pub const EXPORT_EXAMPLES: Pairs = &[
 #[command(
     override_usage = "gdiag export [-i FILE] --format FORMAT [-o OUT] [OPTIONS]",
     after_help = after_help(EXPORT_EXAMPLES, &[]),
-    after_long_help = after_help(EXPORT_EXAMPLES, &[REPORT_EXIT_STATUS]),
+    after_long_help = after_help(EXPORT_EXAMPLES, &[EXPORT_EXIT_STATUS]),
 )]
 pub(super) struct ExportArgs {
     /// Read this recording

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::record::RecordingArgs;
+use super::record::{MessageArgs, RecordedArgs, RecordingArgs};
 use super::values::{parse_bytes, parse_name, parse_positive};
 use super::{after_help, Pairs, RecordOptions, Target, DEFAULT_FILE, EXIT_STATUS};
 pub use crate::analyse::triggers::Trigger;
@@ -92,23 +92,29 @@ fn parse_memory(text: &str) -> Result<Bytes, String> {
 )]
 pub(super) struct StartArgs {
     #[command(flatten)]
-    recording: RecordingArgs,
+    recorded: RecordedArgs,
+
+    /// Where snapshots go: FILE.1, FILE.2 and so on
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    output: PathBuf,
 
     #[command(flatten)]
     keep: KeepArgs,
 
     /// Write a snapshot after each such event: a GPU idle for longer than this (gap>50ms), a thread
     /// that waited for a CPU (runq>20ms) or for anything (wait>1s)
-    #[arg(long, value_name = "EVENT>DUR", value_parser = super::values::parse_trigger)]
+    #[arg(long, value_name = "EVENT", value_parser = super::values::parse_trigger)]
     snapshot_on: Vec<Trigger>,
-
-    /// Where snapshots go: FILE.1, FILE.2 and so on
-    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
-    output: PathBuf,
 
     /// Name of this flight recorder: there can be several
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_name)]
     name: String,
+
+    #[command(flatten)]
+    recording: RecordingArgs,
+
+    #[command(flatten)]
+    messages: MessageArgs,
 }
 
 /// Show whether the flight recorder runs, and what it holds
@@ -275,7 +281,7 @@ impl KeepArgs {
 
 impl StartArgs {
     pub(super) fn into_options(self) -> Result<StartOptions, clap::Error> {
-        let target = self.recording.target().ok_or_else(|| {
+        let target = self.recorded.target().ok_or_else(|| {
             super::usage_error(
                 "start",
                 clap::error::ErrorKind::MissingRequiredArgument,
@@ -287,7 +293,9 @@ impl StartArgs {
         let keep = self.keep.into_options("start", self.snapshot_on)?;
         let options = RecordOptions {
             keep: Some(keep),
-            ..self.recording.into_options(target, Vec::new(), self.output)
+            ..self
+                .recording
+                .into_options(target, Vec::new(), self.output, &self.messages)
         };
         Ok(StartOptions {
             name: self.name,

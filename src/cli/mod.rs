@@ -4,6 +4,7 @@
 //! status) are public because the manual pages are made from them too.
 #![forbid(unsafe_code)]
 
+mod check;
 mod export;
 mod flame;
 mod flight;
@@ -23,6 +24,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::event::Pid;
 use crate::units::Nanos;
 
+pub use check::{CheckOptions, CHECK_EXAMPLES, CHECK_EXIT_STATUS};
 pub use export::{ExportFormat, ExportOptions, EXPORT_EXAMPLES};
 pub use flame::{FlameOptions, FLAME_EXAMPLES};
 pub use flight::{
@@ -83,17 +85,28 @@ pub const EXIT_STATUS: Pairs = &[
     ("2", "wrong usage"),
 ];
 
-/// `report` fails in one way more.
+/// `report` fails in more ways.
 pub const REPORT_EXIT_STATUS: Pairs = &[
     EXIT_STATUS[0],
     (
         "1",
-        "failed, or the recording was cut and is reported as far as it goes",
+        "failed, or the recording was cut and is reported as far as it goes, or an --assert cannot be told",
+    ),
+    EXIT_STATUS[2],
+    ("5", "an --assert does not hold"),
+];
+
+/// An `export` can be of a cut recording.
+pub const EXPORT_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    (
+        "1",
+        "failed, or the recording was cut and is written as far as it goes",
     ),
     EXIT_STATUS[2],
 ];
 
-/// So does `flame`.
+/// So can a `flame` graph.
 pub const FLAME_EXIT_STATUS: Pairs = &[
     EXIT_STATUS[0],
     (
@@ -120,19 +133,42 @@ pub const RECORD_EXIT_STATUS: Pairs = &[
     ),
 ];
 
+/// Of all subcommands together.
+pub const ALL_EXIT_STATUS: Pairs = &[
+    EXIT_STATUS[0],
+    EXIT_STATUS[1],
+    EXIT_STATUS[2],
+    RECORD_EXIT_STATUS[0],
+    RECORD_EXIT_STATUS[1],
+    REPORT_EXIT_STATUS[3],
+    RECORD_EXIT_STATUS[2],
+    RECORD_EXIT_STATUS[3],
+    RECORD_EXIT_STATUS[4],
+    RECORD_EXIT_STATUS[5],
+    RECORD_EXIT_STATUS[6],
+];
+
 /// What live commands and recorders add.
 pub const LIVE_EXIT_STATUS: Pairs = RECORD_EXIT_STATUS;
 
-/// The help text of a subcommand after its options.
+/// A narrow terminal: what is wider would be wrapped into the first column.
+const NARROW: usize = 78;
+
+/// The help text of a subcommand after its options. Where two columns do not fit, what an example
+/// does is told below it.
 fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
-    let width = examples
-        .iter()
-        .map(|(example, _)| example.len())
-        .max()
-        .unwrap_or(0);
+    let longest = |column: fn(&(&'static str, &'static str)) -> &'static str| {
+        examples.iter().map(|pair| column(pair).len()).max()
+    };
+    let width = longest(|pair| pair.0).unwrap_or(0);
+    let fits = 4 + width + longest(|pair| pair.1).unwrap_or(0) <= NARROW;
     let mut text = "Examples:".to_string();
     for (example, meaning) in examples {
-        text.push_str(&format!("\n  {example:<width$}  {meaning}"));
+        text.push_str(&if fits {
+            format!("\n  {example:<width$}  {meaning}")
+        } else {
+            format!("\n  {example}\n      {meaning}")
+        });
     }
     if !statuses.is_empty() {
         text.push_str("\n\nExit status:");
@@ -152,12 +188,11 @@ fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
 #[command(
     name = "gdiag",
     version,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = after_help(EXAMPLES, &[]),
-    after_long_help = after_help(EXAMPLES, &[EXIT_STATUS, RECORD_EXIT_STATUS]),
+    after_long_help = after_help(EXAMPLES, &[ALL_EXIT_STATUS]),
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -177,6 +212,7 @@ enum Command {
     Stat(flight::StatArgs),
     Snapshot(flight::SnapshotArgs),
     Stop(flight::StopArgs),
+    Check(check::CheckArgs),
     Shim(ShimArgs),
 }
 
@@ -188,7 +224,9 @@ enum Command {
 #[command(
     subcommand_required = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    after_help = after_help(SHIM_EXAMPLES, &[]),
+    after_long_help = after_help(SHIM_EXAMPLES, &[EXIT_STATUS]),
 )]
 struct ShimArgs {
     #[command(subcommand)]
@@ -223,6 +261,7 @@ pub enum Action {
     Stat(StatOptions),
     Snapshot(SnapshotOptions),
     Stop(StopOptions),
+    Check(CheckOptions),
     ShimInstall { dir: PathBuf },
 }
 
@@ -253,6 +292,7 @@ impl Action {
             | Action::Stat(_)
             | Action::Snapshot(_)
             | Action::Stop(_)
+            | Action::Check(_)
             | Action::ShimInstall { .. } => return false,
         };
         *target == Target::Command
@@ -292,6 +332,7 @@ impl Cli {
             Command::Stat(args) => Action::Stat(args.into_options()),
             Command::Snapshot(args) => Action::Snapshot(args.into_options()),
             Command::Stop(args) => Action::Stop(args.into_options()),
+            Command::Check(args) => Action::Check(args.into_options()),
             Command::Shim(args) => match args.command {
                 ShimCommand::Install { dir } => Action::ShimInstall { dir },
             },

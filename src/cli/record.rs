@@ -56,7 +56,7 @@ pub const RECORD_EXAMPLES: Pairs = &[
 )]
 pub(super) struct RecordArgs {
     #[command(flatten)]
-    recording: RecordingArgs,
+    recorded: RecordedArgs,
 
     /// Write the recording here; an old one becomes FILE.old
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
@@ -66,6 +66,9 @@ pub(super) struct RecordArgs {
     #[arg(short, long, value_name = "DUR", value_parser = parse_positive)]
     duration: Option<Nanos>,
 
+    #[command(flatten)]
+    recording: RecordingArgs,
+
     /// Record when managed memory moves, and when the GPU waits for it. Slows down programs that
     /// use much of it. CUPTI has to be told before the first allocation: for a launched command only
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "container", "all"])]
@@ -74,7 +77,7 @@ pub(super) struct RecordArgs {
     /// Keep what happens in memory, and write a snapshot to FILE.1, FILE.2 and so on after each such event: a GPU
     /// idle for longer than this (gap>50ms), a thread that waited for a CPU (runq>20ms) or for anything
     /// (wait>1s). So does the signal USR2, also with --window alone
-    #[arg(long, value_name = "EVENT>DUR", value_parser = parse_trigger)]
+    #[arg(long, value_name = "EVENT", value_parser = parse_trigger)]
     snapshot_on: Vec<Trigger>,
 
     #[command(flatten)]
@@ -84,14 +87,17 @@ pub(super) struct RecordArgs {
     #[arg(long)]
     strict: bool,
 
-    /// The command to run, with its arguments
+    #[command(flatten)]
+    messages: MessageArgs,
+
+    /// The command to run, with its arguments: the target, or next to another one how long to record
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
-/// Whom a recorder records, and what.
+/// Whom a recorder records.
 #[derive(Debug, Args)]
-pub(super) struct RecordingArgs {
+pub(super) struct RecordedArgs {
     /// Record these processes and their children; ends when they do
     #[arg(short, long, value_name = "PID[,PID]...", value_delimiter = ',', value_parser = parse_pid)]
     pid: Vec<Pid>,
@@ -111,7 +117,11 @@ pub(super) struct RecordingArgs {
     /// Record the whole machine
     #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "container"])]
     all: bool,
+}
 
+/// What a recorder records.
+#[derive(Debug, Args)]
+pub(super) struct RecordingArgs {
     /// Keep the kernel stack of waits at least this long
     #[arg(long, value_name = "DUR", default_value = "100us")]
     wait_threshold: Nanos,
@@ -137,7 +147,11 @@ pub(super) struct RecordingArgs {
     /// Record each system call of the target, with its time and result. Costs every call a microsecond or so
     #[arg(long)]
     syscalls: bool,
+}
 
+/// What a recorder says meanwhile.
+#[derive(Debug, Args)]
+pub(super) struct MessageArgs {
     /// Print errors and warnings only
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
@@ -181,7 +195,7 @@ pub struct StackOptions {
     pub launch_one_in: Option<u32>,
 }
 
-impl RecordingArgs {
+impl RecordedArgs {
     /// `None`: nothing that runs already.
     pub(super) fn target(&self) -> Option<Target> {
         if self.all {
@@ -197,12 +211,15 @@ impl RecordingArgs {
             None
         }
     }
+}
 
+impl RecordingArgs {
     pub(super) fn into_options(
         self,
         target: Target,
         command: Vec<OsString>,
         output: PathBuf,
+        messages: &MessageArgs,
     ) -> RecordOptions {
         RecordOptions {
             target,
@@ -219,15 +236,15 @@ impl RecordingArgs {
             syscalls: self.syscalls,
             keep: None,
             strict: false,
-            quiet: self.quiet,
-            verbose: self.verbose,
+            quiet: messages.quiet,
+            verbose: messages.verbose,
         }
     }
 }
 
 impl RecordArgs {
     pub(super) fn into_options(self) -> Result<RecordOptions, clap::Error> {
-        let target = match self.recording.target() {
+        let target = match self.recorded.target() {
             Some(target) => target,
             None if !self.command.is_empty() => Target::Command,
             None => {
@@ -249,7 +266,7 @@ impl RecordArgs {
             strict: self.strict,
             ..self
                 .recording
-                .into_options(target, self.command, self.output)
+                .into_options(target, self.command, self.output, &self.messages)
         })
     }
 }

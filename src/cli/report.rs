@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{after_help, Pairs, DEFAULT_FILE, REPORT_EXIT_STATUS};
+use crate::analyse::assert::Assertion;
 use crate::units::Nanos;
 
 pub const REPORT_EXAMPLES: Pairs = &[
@@ -18,6 +19,10 @@ pub const REPORT_EXAMPLES: Pairs = &[
         "every gap of at least 1 ms, in full",
     ),
     ("gdiag report --json | jq .quality", "JSON for scripts"),
+    (
+        "gdiag report --assert 'lost<1' --assert 'cause(host.throttled)<1%'",
+        "exit status 5 unless both hold",
+    ),
 ];
 
 /// Explain why the GPUs of a recording were idle
@@ -27,7 +32,8 @@ pub const REPORT_EXAMPLES: Pairs = &[
 /// accounted for. Needs no privileges, and gives the same answer on any machine.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "gdiag report [-i FILE] [--json] [--gpu N] [--min-gap DUR] [--gaps N|all]",
+    override_usage = "gdiag report [-i FILE] [--json] [--gpu N] [--min-gap DUR] [--gaps N|all] \
+[--assert EXPR]...",
     after_help = after_help(REPORT_EXAMPLES, &[]),
     after_long_help = after_help(REPORT_EXAMPLES, &[REPORT_EXIT_STATUS]),
 )]
@@ -51,6 +57,14 @@ pub(super) struct ReportArgs {
     /// List this many gaps of each GPU, or all [default: 20, and in text 5 of them in full]
     #[arg(long, value_name = "N|all", value_parser = parse_limit)]
     gaps: Option<GapLimit>,
+
+    /// Exit with status 5 unless this holds, such as 'idle<20%' (can be given again)
+    ///
+    /// METRIC is compared by <, <=, > or >= with a share, a duration or a number, where each makes sense: idle, busy,
+    /// cause(ID), explained, longest-gap, gaps, lost, gpu-coverage. It must hold for every GPU that was
+    /// used, or for the one of --gpu. What cannot be told does not hold: status 1.
+    #[arg(long = "assert", value_name = "EXPR")]
+    asserts: Vec<Assertion>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +76,7 @@ pub struct ReportOptions {
     pub min_gap: Nanos,
     /// As asked; `None` when nothing was said.
     pub gaps: Option<GapLimit>,
+    pub asserts: Vec<Assertion>,
 }
 
 impl ReportOptions {
@@ -95,6 +110,7 @@ impl ReportArgs {
             gpu: self.gpu,
             min_gap: self.min_gap,
             gaps: self.gaps,
+            asserts: self.asserts,
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct SchedArgs {
     #[arg(short, long, value_name = "DUR", value_parser = parse_positive, conflicts_with = "input")]
     duration: Option<Nanos>,
 
-    /// Print what has come each time so much time is over, too
+    /// Each time so much time is over, print what has come since, too
     #[arg(short = 'I', long, value_name = "DUR", value_parser = parse_positive, conflicts_with = "input")]
     interval: Option<Nanos>,
 
@@ -80,23 +80,23 @@ pub(super) struct SchedArgs {
     #[arg(long)]
     hist: bool,
 
-    /// In --timehist: wakeups, too
+    /// With --timehist: wakeups, too
     #[arg(short = 'w', long, requires = "timehist")]
     wakeups: bool,
 
-    /// In --timehist: migrations, too
+    /// With --timehist: migrations, too
     #[arg(short = 'M', long, requires = "timehist")]
     migrations: bool,
 
-    /// In --timehist: who runs next, too
+    /// With --timehist: who runs next, too
     #[arg(short = 'n', long, requires = "timehist")]
     next: bool,
 
-    /// In --timehist: only what waited for a CPU at least this long
+    /// With --timehist: only what waited for a CPU at least this long
     #[arg(long, value_name = "DUR", requires = "timehist")]
     threshold: Option<Nanos>,
 
-    /// A row for each thread, or for each process or name
+    /// What a row is about
     #[arg(
         long,
         value_name = "WHAT",
@@ -109,7 +109,7 @@ pub(super) struct SchedArgs {
     #[arg(short, long, value_name = "KEY", default_value = "wait")]
     sort: SchedSort,
 
-    /// Rows of a table, or all
+    /// Show this many rows of a table, or all
     #[arg(long, value_name = "N|all", default_value = "20", value_parser = super::report::parse_limit)]
     top: super::GapLimit,
 
@@ -125,7 +125,7 @@ pub(super) struct SchedArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write the result here instead of to stdout
+    /// Write here instead of to stdout
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
@@ -146,10 +146,12 @@ pub(super) struct SchedArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(pub Vec<Cpu>);
 
-/// What a row is about.
+/// Whose sums are one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchedBy {
+    /// Each thread by itself
     Thread,
+    /// All threads of a process
     Process,
     /// All threads of one name
     Name,

@@ -100,7 +100,7 @@ pub(super) struct SyscallsArgs {
     #[arg(short, value_name = "DUR", value_parser = parse_positive, conflicts_with = "input")]
     d: Option<Nanos>,
 
-    /// Print the sums each time so much time is over, too
+    /// Each time so much time is over, print the sums of what has come since, too
     #[arg(short = 'I', long, value_name = "DUR", value_parser = parse_positive,
           conflicts_with = "input", requires = "sums")]
     interval: Option<Nanos>,
@@ -110,7 +110,7 @@ pub(super) struct SyscallsArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     max_events: Option<u64>,
 
-    /// Threads that are shown in sums, or all
+    /// Show the sums of this many threads, or of all
     #[arg(long, value_name = "N|all", default_value = "20", requires = "sums", value_parser = super::report::parse_limit)]
     top: super::GapLimit,
 
@@ -131,7 +131,7 @@ pub(super) struct SyscallsArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write the result here instead of to stdout
+    /// Write here instead of to stdout
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 

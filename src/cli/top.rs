@@ -56,15 +56,16 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = parse_speed, requires = "input")]
     speed: f64,
 
-    /// What is shown is about this much of the past, 1s to 300s
+    /// Show this much of the past, 1s to 300s
     #[arg(short, long, value_name = "DUR", default_value = "10s", value_parser = parse_window)]
     window: Nanos,
 
-    /// Between two updates of the screen; with --batch between two outputs, if not the window
+    /// Time between two updates of the screen, or with --batch between two windows [default: 1s, with --batch
+    /// the window]
     #[arg(short = 'I', long, value_name = "DUR", value_parser = parse_positive)]
     interval: Option<Nanos>,
 
-    /// End after this time, such as 30s
+    /// End after this time, such as 10s or 250ms
     #[arg(short, long, value_name = "DUR", value_parser = parse_positive)]
     duration: Option<Nanos>,
 
@@ -80,7 +81,7 @@ pub(super) struct TopArgs {
     #[arg(long, conflicts_with_all = ["iterations", "batch"])]
     once: bool,
 
-    /// Print JSON (schema gdiag.report/1), a line for each window; implies --batch
+    /// Write JSON instead of text (schema gdiag.report/1), a line for each window; implies --batch
     #[arg(long)]
     json: bool,
 
@@ -88,7 +89,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "N")]
     gpu: Option<u32>,
 
-    /// Where snapshots go; each gets a number
+    /// Where snapshots go: FILE.1, FILE.2 and so on
     #[arg(short, long, value_name = "FILE", default_value = SNAPSHOT_FILE)]
     output: PathBuf,
 

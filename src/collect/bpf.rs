@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 use gdiag_shim_layout::THREAD_NAME;
@@ -354,9 +354,34 @@ impl Bpf {
 
 /// Whether libbpf tells on stderr what it does.
 pub(super) fn print_messages(wanted: bool) {
+    if kept().is_some() {
+        libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text: String| {
+            if let Some(kept) = kept().as_mut() {
+                kept.push_str(&text);
+            }
+        })));
+        return;
+    }
     libbpf_rs::set_print(wanted.then_some((PrintLevel::Debug, |_, text: String| {
         let _ = io::stderr().write_all(text.as_bytes());
     })));
+}
+
+/// What libbpf and the verifier say, while somebody wants it.
+static KEPT: Mutex<Option<String>> = Mutex::new(None);
+
+fn kept() -> MutexGuard<'static, Option<String>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does it, and keeps what libbpf and the verifier say meanwhile.
+pub(super) fn with_messages<T>(load: impl FnOnce() -> T) -> (T, String) {
+    *kept() = Some(String::new());
+    print_messages(false);
+    let result = load();
+    let messages = kept().take().unwrap_or_default();
+    print_messages(false);
+    (result, messages)
 }
 
 pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
@@ -373,21 +398,28 @@ pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
 /// The oldest kernel with all that is needed; some distributions bring it to older ones.
 pub(super) const OLDEST_KERNEL: &str = "5.15";
 
-/// Refuses a kernel without the helpers that everything here is built on, by what they give.
+/// The helpers that everything here is built on, and what they give.
+pub(super) const HELPERS: [(&str, &str); 3] = [
+    ("BPF_FUNC_ringbuf_output", "BPF ring buffers"),
+    ("BPF_FUNC_task_storage_get", "BPF task storage"),
+    (
+        "BPF_FUNC_task_pt_regs",
+        "BPF access to a thread's registers",
+    ),
+];
+
+/// Whether the kernel has a helper; `None` where BTF does not tell.
+pub(super) fn has_helper(vmlinux: &Btf<'_>, helper: &str) -> Option<bool> {
+    let known: btf::types::Enum<'_> = vmlinux.type_by_name("bpf_func_id")?;
+    let mut names = known.iter();
+    Some(names.any(|v| v.name == Some(OsStr::new(helper))))
+}
+
+/// Refuses a kernel without them.
 pub(super) fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
-    const HELPERS: [(&str, &str); 3] = [
-        ("BPF_FUNC_ringbuf_output", "BPF ring buffers"),
-        ("BPF_FUNC_task_storage_get", "BPF task storage"),
-        (
-            "BPF_FUNC_task_pt_regs",
-            "BPF access to a thread's registers",
-        ),
-    ];
-    let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_func_id");
-    // Where BTF does not tell, loading will.
-    let Some(known) = known else { return Ok(()) };
     for (helper, what) in HELPERS {
-        if !known.iter().any(|v| v.name == Some(OsStr::new(helper))) {
+        // Where BTF does not tell, loading will.
+        if has_helper(vmlinux, helper) == Some(false) {
             return Err(Error::KernelTooOld {
                 needs: what.to_string(),
                 since: OLDEST_KERNEL,
@@ -396,6 +428,24 @@ pub(super) fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The tracepoints that this can use and the kernel does not have: those that are required, and the others.
+pub(super) fn missing_tracepoints(vmlinux: &Btf<'_>) -> Result<[BTreeSet<String>; 2]> {
+    let mut storage = MaybeUninit::uninit();
+    let open = SchedSkelBuilder::default()
+        .open(&mut storage)
+        .map_err(load_error)?;
+    let mut missing: [BTreeSet<String>; 2] = Default::default();
+    for prog in open.open_object().progs() {
+        let section = prog.section().to_string_lossy().into_owned();
+        if let Some(name) = section.strip_prefix("tp_btf/") {
+            if tracepoint_args(vmlinux, name).is_none() {
+                missing[usize::from(!REQUIRED.contains(&name))].insert(name.to_string());
+            }
+        }
+    }
+    Ok(missing)
 }
 
 /// Turns off what this kernel cannot run, and says so.

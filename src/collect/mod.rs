@@ -9,6 +9,7 @@ pub mod driver;
 pub mod elf;
 pub mod inject;
 pub mod local_time;
+pub mod machine;
 pub mod maps;
 mod marks;
 pub mod nvml;

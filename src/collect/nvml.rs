@@ -172,6 +172,74 @@ impl Shared {
     }
 }
 
+/// What a card is, as far as a recording is concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CardFacts {
+    pub name: String,
+    pub mig: Option<bool>,
+    pub persistence: Option<bool>,
+    /// What is wrong with it.
+    pub trouble: Option<String>,
+}
+
+/// What the driver is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverFacts {
+    pub version: Option<String>,
+    /// The CUDA that it serves: 12 and 8.
+    pub cuda: Option<(u32, u32)>,
+    pub cards: Vec<CardFacts>,
+}
+
+/// Asks once, and waits for the answer for so long; the error says why there is none. A thread that gets none stays behind.
+pub fn ask_once(patience: Duration) -> Result<DriverFacts, String> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::Builder::new()
+        .name("gdiag-nvml".to_string())
+        .spawn(move || {
+            // Nobody may be left to hear it.
+            let _ = sender.send(describe().map_err(|error| reason(&error)));
+        })
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    receiver
+        .recv_timeout(patience)
+        .unwrap_or_else(|_| Err("the driver does not answer".to_string()))
+}
+
+fn describe() -> Result<DriverFacts, NvmlError> {
+    let nvml = load()?;
+    let version = |number: i32| {
+        let number = u32::try_from(number).ok()?;
+        Some((number / 1000, number % 1000 / 10))
+    };
+    let mut facts = DriverFacts {
+        version: nvml.sys_driver_version().ok(),
+        cuda: nvml.sys_cuda_driver_version().ok().and_then(version),
+        cards: Vec::new(),
+    };
+    for index in 0..nvml.device_count()? {
+        let card = nvml.device_by_index(index).map(|device| {
+            Ok::<_, Gone>(CardFacts {
+                name: told(device.name())?.unwrap_or_default(),
+                mig: told(device.mig_mode())?.map(|mode| mode.current == 1),
+                persistence: told(device.is_in_persistent_mode())?,
+                trouble: None,
+            })
+        });
+        let trouble = |text: String| CardFacts {
+            trouble: Some(text),
+            ..CardFacts::default()
+        };
+        facts.cards.push(match card {
+            Ok(Ok(card)) => card,
+            Ok(Err(gone)) => trouble(gone.0.to_string()),
+            Err(error) => trouble(reason(&error)),
+        });
+    }
+    std::mem::forget(nvml);
+    Ok(facts)
+}
+
 /// The thread: returns when it is to stop, or with what is in the way.
 fn ask(shared: &Shared, period: Duration) -> Result<(), NvmlError> {
     let nvml = load()?;

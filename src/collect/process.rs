@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -102,7 +104,16 @@ pub fn is_process(pid: u32) -> bool {
 
 /// Names can be cut within a character, and be no text at all: what else is in the file is still true.
 pub fn status(pid: u32) -> Option<Status> {
-    let text = fs::read(format!("/proc/{pid}/status")).ok()?;
+    status_in(&format!("/proc/{pid}/status"))
+}
+
+/// That of this process, whatever number /proc has for it.
+pub fn own_status() -> Option<Status> {
+    status_in("/proc/self/status")
+}
+
+fn status_in(path: &str) -> Option<Status> {
+    let text = fs::read(path).ok()?;
     Status::from_read(String::from_utf8_lossy(&text).as_bytes()).ok()
 }
 
@@ -191,6 +202,18 @@ pub fn environment_has(pid: u32, name: &str, end: &str) -> bool {
             .and_then(|rest| rest.strip_prefix(b"="))
             .is_some_and(|value| value.ends_with(end.as_bytes()))
     })
+}
+
+/// A variable of the environment that a process began with; `None` also where that cannot be read.
+pub fn environment(pid: u32, name: &str) -> Option<OsString> {
+    let path = Path::new("/proc").join(pid.to_string()).join("environ");
+    let environment = read_some(&path, MOST_ENVIRONMENT);
+    let mut variables = environment.split(|&b| b == 0);
+    let value = variables.find_map(|variable| {
+        let rest = variable.strip_prefix(name.as_bytes())?;
+        rest.strip_prefix(b"=")
+    })?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// What a process calls itself now; `None` when it is gone.

@@ -13,7 +13,6 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection as _};
 use crate::collect::elf::{u64_at, Elf, Segment};
 use crate::collect::maps::FileId;
 use crate::collect::stacks::types;
-use crate::decode::python::LineFormat;
 use types::{gdiag_py_features as Feature, gdiag_py_frames as Frames, gdiag_py_instr as Instr};
 
 /// A function with all opcodes in it has more than 30 KiB.
@@ -39,6 +38,27 @@ impl Minor {
 
     fn is_known(self) -> bool {
         (Minor::OLDEST..=Minor::NEWEST).contains(&self)
+    }
+}
+
+/// How a code object tells which instruction is of which line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineFormat {
+    /// 3.8 and 3.9: steps of address and line.
+    Steps,
+    /// 3.10: ranges of addresses, each with a step of the line (PEP 626).
+    Ranges,
+    /// From 3.11 on: ranges with columns (PEP 657).
+    Locations,
+}
+
+impl LineFormat {
+    pub fn of(version: Minor) -> LineFormat {
+        match version.0 {
+            ..=9 => LineFormat::Steps,
+            10 => LineFormat::Ranges,
+            11.. => LineFormat::Locations,
+        }
     }
 }
 

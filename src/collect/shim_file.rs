@@ -49,6 +49,13 @@ pub fn install(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Directories that it may be written to for launched commands, in the order in which they are tried.
+pub(super) fn places() -> Vec<PathBuf> {
+    let mut places = vec![std::env::temp_dir()];
+    places.extend(["/tmp", "/var/tmp", "/dev/shm", "/run"].map(PathBuf::from));
+    places
+}
+
 /// The library in a directory of its own, for one launched command and its children.
 #[derive(Debug)]
 pub struct ShimFile {
@@ -62,10 +69,8 @@ pub struct ShimFile {
 impl ShimFile {
     /// In the first directory that lets programs be loaded from it.
     pub fn write_temporary() -> Result<ShimFile> {
-        let usual = std::env::temp_dir();
-        let others = ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(PathBuf::from);
         let mut first = None;
-        for base in std::iter::once(usual).chain(others) {
+        for base in places() {
             match ShimFile::write_in(&base) {
                 Ok(file) => return Ok(file),
                 Err(e) => {

@@ -138,16 +138,40 @@ pub struct Shim {
     scratch: Box<Scratch>,
 }
 
-impl Shim {
-    fn open(pid: Pid, proc_pid: u32) -> Result<Shim, Refusal> {
-        let process = target::pidfd_open(proc_pid)
-            .map_err(|e| Refusal::of("its process cannot be watched", &e))?;
-        let path = find(proc_pid)
-            .map_err(|e| Refusal::of("cannot read its memory map", &e))?
-            .ok_or(Refusal::NoShim)?;
-        let file = OpenOptions::new()
+/// Where the shim of a process stands, for one who does not collect from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// One of [`state`].
+    pub state: u32,
+    pub facts: ShimFacts,
+    /// `cuDriverGetVersion`; 0: not known.
+    pub driver_version: u32,
+    /// The gdiag that collects from it, if one does that can be seen from here.
+    pub collector: Option<u32>,
+}
+
+/// Looks at the shim of a process, and changes nothing.
+pub fn look(proc_pid: u32) -> Result<Look, Refusal> {
+    let (mapping, _) = map(proc_pid, false)?;
+    let control = mapping.control();
+    let owner = control.collector.load(Ordering::Acquire);
+    let collector = (owner >> 32) as u32;
+    Ok(Look {
+        driver_version: control.driver_version.load(Ordering::Relaxed),
+        collector: (owner != 0 && collector_id(collector) == owner).then_some(collector),
+        state: control.state.load(Ordering::Acquire),
+        facts: Facts(Arc::clone(&mapping)).read(),
+    })
+}
+
+/// Maps the shared memory of a process's shim.
+fn map(proc_pid: u32, writable: bool) -> Result<(Arc<Mapping>, Consumer), Refusal> {
+    let path = find(proc_pid)
+        .map_err(|e| Refusal::of("cannot read its memory map", &e))?
+        .ok_or(Refusal::NoShim)?;
+    let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(writable)
             .open(&path)
             .map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
@@ -155,40 +179,52 @@ impl Shim {
                 )),
                 _ => Refusal::of("cannot open its shared memory", &e),
             })?;
-        // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
-        if !sealed(&file) {
-            return Err(Refusal::Unusable(
-                "its shared memory is not sealed against shrinking".to_string(),
-            ));
-        }
-        let len = file
-            .metadata()
-            .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
-            .len();
-        let len = (RING_OFFSET..=MAX_MAPPING)
-            .contains(&len)
-            .then(|| usize::try_from(len).ok().and_then(NonZeroUsize::new))
-            .flatten()
-            .ok_or_else(|| Refusal::Unusable(format!("its shared memory has {len} bytes")))?;
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink.
-        let base = unsafe {
-            mmap(
-                None,
-                len,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_SHARED,
-                &file,
-                0,
-            )
-        }
-        .map_err(|e| Refusal::of("cannot map its shared memory", &e.into()))?;
-        let mapping = Arc::new(Mapping {
-            base: base.cast(),
-            len: len.get(),
-        });
-        // SAFETY: mapped for as long as `mapping`, which the result keeps; sealed, as checked.
-        let consumer = unsafe { Consumer::new(mapping.base, mapping.len) }
-            .map_err(|e| Refusal::Unusable(e.to_string()))?;
+    // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
+    if !sealed(&file) {
+        return Err(Refusal::Unusable(
+            "its shared memory is not sealed against shrinking".to_string(),
+        ));
+    }
+    let len = file
+        .metadata()
+        .map_err(|e| Refusal::of("cannot size its shared memory", &e))?
+        .len();
+    let len = (RING_OFFSET..=MAX_MAPPING)
+        .contains(&len)
+        .then(|| usize::try_from(len).ok().and_then(NonZeroUsize::new))
+        .flatten()
+        .ok_or_else(|| Refusal::Unusable(format!("its shared memory has {len} bytes")))?;
+    // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink.
+    let base = unsafe {
+        mmap(
+            None,
+            len,
+            if writable {
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
+            } else {
+                ProtFlags::PROT_READ
+            },
+            MapFlags::MAP_SHARED,
+            &file,
+            0,
+        )
+    }
+    .map_err(|e| Refusal::of("cannot map its shared memory", &e.into()))?;
+    let mapping = Arc::new(Mapping {
+        base: base.cast(),
+        len: len.get(),
+    });
+    // SAFETY: mapped for as long as `mapping`, which the result keeps; sealed, as checked.
+    let consumer = unsafe { Consumer::new(mapping.base, mapping.len) }
+        .map_err(|e| Refusal::Unusable(e.to_string()))?;
+    Ok((mapping, consumer))
+}
+
+impl Shim {
+    fn open(pid: Pid, proc_pid: u32) -> Result<Shim, Refusal> {
+        let process = target::pidfd_open(proc_pid)
+            .map_err(|e| Refusal::of("its process cannot be watched", &e))?;
+        let (mapping, consumer) = map(proc_pid, true)?;
         Ok(Shim {
             pid,
             process,
@@ -350,7 +386,7 @@ pub fn is_missing(proc_pid: u32) -> bool {
     cuda && has_driver_thread(proc_pid)
 }
 
-fn has_driver_thread(proc_pid: u32) -> bool {
+pub(super) fn has_driver_thread(proc_pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{proc_pid}/task")) else {
         return false;
     };

@@ -1,6 +1,7 @@
 //! One function per subcommand: they wire the steps of the pipeline together.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod export;
 pub mod flame;
 pub mod flight;
@@ -38,6 +39,7 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Stat(options) => flight::stat(options),
         Action::Snapshot(options) => flight::snapshot(options),
         Action::Stop(options) => flight::stop(options),
+        Action::Check(options) => check::run(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
 }

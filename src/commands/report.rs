@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 
+use crate::analyse::assert::{self, Verdict};
 use crate::analyse::{self, report::Report};
 use crate::cli::{GapLimit, ReportOptions};
 use crate::commands::to_stdout;
@@ -11,7 +12,7 @@ use crate::error::{status, Error};
 use crate::event::{ApiCall, Event, ShimState};
 use crate::model::Timeline;
 use crate::present::style::Style;
-use crate::present::{json, report};
+use crate::present::{asserts, json, report};
 use crate::store::meta::{GpuSource, Meta, Summary};
 use crate::store::Reader;
 use crate::units::Nanos;
@@ -37,19 +38,47 @@ pub fn run(options: &ReportOptions) -> anyhow::Result<u8> {
         summary,
         whole,
     } = &explain(options)?;
-    if options.json {
+    let verdicts = assert::judge(&options.asserts, report, options.gpu);
+    let written = if options.json {
         // The text begins with the warnings; here they would go unseen.
         if !whole {
             for warning in &report.quality.warnings {
                 let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
             }
         }
-        to_stdout(|out| json::write_report(out, report, meta, Some(summary)))?;
+        to_stdout(|out| json::write_judged(out, report, meta, Some(summary), &verdicts))
     } else {
         let style = Style::for_stdout(gaps_in_full(options.gaps));
-        to_stdout(|out| report::write_report(out, report, meta, Some(summary), &style))?;
+        to_stdout(|out| {
+            report::write_report(out, report, meta, Some(summary), &style)?;
+            asserts::section(out, &verdicts, &style)
+        })
+    };
+    match written {
+        // A gate says what it found also when nobody reads the report to its end.
+        Err(e) if !verdicts.is_empty() && is_closed(&e) => {}
+        other => other?,
     }
-    Ok(if *whole { status::DONE } else { status::FAILED })
+    for line in verdicts.iter().filter_map(asserts::complaint) {
+        let _ = writeln!(std::io::stderr(), "gdiag: {line}");
+    }
+    Ok(exit_status(*whole, &verdicts))
+}
+
+fn is_closed(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::OutputClosed))
+}
+
+/// What is known to be wrong counts more than what is not known.
+fn exit_status(whole: bool, verdicts: &[Verdict<'_>]) -> u8 {
+    let any = |held| verdicts.iter().any(|verdict| verdict.holds() == held);
+    if any(Some(false)) {
+        status::ASSERTION
+    } else if !whole || any(None) {
+        status::FAILED
+    } else {
+        status::DONE
+    }
 }
 
 /// Reads the recording once, event by event.
@@ -358,6 +387,7 @@ mod tests {
                 gpu: None,
                 min_gap: Nanos::ZERO,
                 gaps: Some(GapLimit::All),
+                asserts: Vec::new(),
             })
             .unwrap();
             let Explained { report, meta, summary, .. } = &explained;

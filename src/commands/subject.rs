@@ -19,6 +19,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::cli::Target;
 use crate::collect::cgroup::{Cgroup, Hierarchies};
 use crate::collect::clock;
+use crate::collect::machine::FEWEST_OPEN_FILES;
 use crate::collect::process::{self, Kind};
 use crate::collect::target::{self, Command};
 use crate::error::{self, status, Error};
@@ -314,16 +315,15 @@ fn wait_for(command: &Command, signals: &Signals) -> Result<i32> {
     }
 }
 
-/// How many files gdiag may have open at most. Programs, maps and rings take one each, and so do targets.
+/// How many files gdiag may have open at most.
 ///
 /// With too few libbpf may ask for more than there are while it tries out what the kernel can do: then a
 /// feature seems to be missing, and the kernel refuses what is not meant for it.
 fn open_files() -> Result<rlim_t> {
-    const FEWEST: rlim_t = 128;
     let (_, most) =
         getrlimit(Resource::RLIMIT_NOFILE).context("cannot tell the limit of open files")?;
-    if most < FEWEST {
-        let (limit, needed) = (most, FEWEST);
+    if most < FEWEST_OPEN_FILES {
+        let (limit, needed) = (most, FEWEST_OPEN_FILES);
         return Err(Error::TooFewOpenFiles { limit, needed }.into());
     }
     Ok(most)
@@ -333,7 +333,7 @@ fn resolve(name: &OsString) -> Result<PathBuf> {
     Ok(target::resolve(name, std::env::var_os("PATH").as_deref())?)
 }
 
-fn check_pid(pid: Pid) -> Result<u32> {
+pub(super) fn check_pid(pid: Pid) -> Result<u32> {
     if pid.0 == std::process::id() {
         return Err(Error::IsGdiag(pid).into());
     }

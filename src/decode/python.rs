@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use crate::collect::python::{Minor, Part};
+use crate::collect::python::{LineFormat, Part};
 use crate::collect::stacks::types;
 use crate::collect::wire::read_cut;
 use crate::event::Pid;
@@ -20,27 +20,6 @@ pub struct Code {
     lines: Vec<u8>,
     /// The line table goes on.
     cut: bool,
-}
-
-/// How a code object tells which instruction is of which line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineFormat {
-    /// 3.8 and 3.9: steps of address and line.
-    Steps,
-    /// 3.10: ranges of addresses, each with a step of the line (PEP 626).
-    Ranges,
-    /// From 3.11 on: ranges with columns (PEP 657).
-    Locations,
-}
-
-impl LineFormat {
-    pub fn of(version: Minor) -> LineFormat {
-        match version.0 {
-            ..=9 => LineFormat::Steps,
-            10 => LineFormat::Ranges,
-            11.. => LineFormat::Locations,
-        }
-    }
 }
 
 impl Code {

@@ -10,8 +10,6 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use gdiag_shim_layout::ENV_DISABLE;
-
 use crate::collect::inject::{self, Failure, Injected};
 use crate::collect::{process, shim_file, shims};
 use crate::event::Pid;
@@ -170,7 +168,7 @@ fn start(pid: Pid, process: &Process, sender: Sender<Answer>) -> io::Result<()> 
             let alone = inject::alone(proc_pid);
             let result = shims::is_missing(proc_pid).then(|| {
                 let _alone = alone?;
-                if process::environment_has(proc_pid, ENV_DISABLE, "1") {
+                if inject::is_disabled(proc_pid) {
                     return Err(Failure::Disabled);
                 }
                 let injected = inject::inject(proc_pid)?;

@@ -12,6 +12,7 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
+use crate::analyse::assert::{Amount, Verdict};
 use crate::analyse::report::{
     Blame, Call, CauseRow, Gap, Gpu, Hop, Kernel, NextOp, OpenedBy, Part, Quality, Report, Thread,
     ThreadRef, Waker,
@@ -35,6 +36,23 @@ pub fn write_report(
 ) -> io::Result<()> {
     let names = Demangled::of(report);
     let document = document(report, meta, summary, &names);
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+/// The same with what came out of assertions, where there were any.
+pub fn write_judged(
+    out: &mut impl Write,
+    report: &Report,
+    meta: &Meta,
+    summary: Option<&Summary>,
+    verdicts: &[Verdict<'_>],
+) -> io::Result<()> {
+    let names = Demangled::of(report);
+    let document = ReportDoc {
+        asserts: (!verdicts.is_empty()).then(|| verdicts.iter().map(AssertDoc::new).collect()),
+        ..document(report, meta, summary, &names)
+    };
     serde_json::to_writer_pretty(&mut *out, &document)?;
     out.write_all(b"\n")
 }
@@ -88,6 +106,7 @@ fn document<'a>(
             .collect(),
         calls: report.calls.iter().map(CallDoc::new).collect(),
         nvml: None,
+        asserts: None,
     }
 }
 
@@ -134,6 +153,9 @@ struct ReportDoc<'a> {
     /// Of a moment: recordings have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     nvml: Option<Vec<FactsDoc<'a>>>,
+    /// Only where something was asserted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asserts: Option<Vec<AssertDoc<'a>>>,
 }
 
 #[derive(Serialize)]
@@ -492,6 +514,52 @@ impl<'a> CallDoc<'a> {
             total_ns: call.total.as_u64(),
             max_ns: call.max.as_u64(),
             idle_overlap_ns: call.idle_overlap.map(Nanos::as_u64),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct AssertDoc<'a> {
+    text: &'a str,
+    gpu: Option<u32>,
+    value: Option<Figure>,
+    limit: Figure,
+    /// `share` (0 to 1), `ns` or `count`.
+    unit: &'static str,
+    holds: Option<bool>,
+}
+
+impl<'a> AssertDoc<'a> {
+    fn new(verdict: &Verdict<'a>) -> Self {
+        let assertion = verdict.assertion;
+        AssertDoc {
+            text: &assertion.text,
+            gpu: verdict.gpu,
+            value: verdict.value.ok().map(Figure::new),
+            limit: Figure::new(assertion.limit),
+            unit: match assertion.limit {
+                Amount::Percent(_) => "share",
+                Amount::Time(_) => "ns",
+                Amount::Count(_) => "count",
+            },
+            holds: verdict.holds(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Figure {
+    Share(f64),
+    Whole(u64),
+}
+
+impl Figure {
+    fn new(amount: Amount) -> Self {
+        match amount {
+            Amount::Percent(percent) => Figure::Share(percent / 100.0),
+            Amount::Time(time) => Figure::Whole(time.as_u64()),
+            Amount::Count(count) => Figure::Whole(count),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! all pass [`page`], which makes them harmless; JSON is written by a serializer only.
 #![forbid(unsafe_code)]
 
+pub mod asserts;
+pub mod check;
 pub mod export;
 mod facts;
 pub mod flame;

@@ -321,6 +321,7 @@ fn idle_gpu() -> Gpu {
             row(Cause::Unknown, 134_860, IDLE, 11, vec![], &[]),
         ],
         gap_count: 151_234,
+        longest_gap: us(100_000),
         gaps: vec![first_gap(), open_gap()],
     }
 }
@@ -407,6 +408,7 @@ fn busy_gpu() -> Gpu {
             &[],
         )],
         gap_count: 9_000,
+        longest_gap: us(9),
         gaps: vec![],
         ..idle_gpu()
     }
@@ -420,6 +422,7 @@ fn unused_gpu() -> Gpu {
         idle: Some(us(10_000_000)),
         operations: 0,
         gap_count: 0,
+        longest_gap: Nanos::ZERO,
         causes: vec![],
         gaps: vec![],
         ..idle_gpu()

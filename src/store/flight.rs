@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Chunks are those of the file, made by the same code. When one goes, what readers of the rest need
-//! from it stays: see [`Past`]. A snapshot is then the part of a recording ([`trim`](super::trim)) that
+//! from it stays: see [`Past`]. A snapshot is then the part of a recording ([`trim`](super::trim())) that
 //! begins where the window does; it shares the chunks, so that it can be written by another thread
 //! while this one goes on.
 //!

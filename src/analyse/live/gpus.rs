@@ -142,6 +142,8 @@ fn added(slices: &[Arc<Slice>], index: u32, wanted: Key<'_>) -> Option<Gpu> {
     let explained: Nanos = explained.map(|row| row.total).sum();
     // A gap that reaches into a slice is counted where it began.
     let again = parts.iter().skip(1).filter(|p| p.is_continued()).count() as u64;
+    let gaps = gaps(&parts, to);
+    let longest_gap = gaps.iter().map(|gap| gap.end.saturating_sub(gap.start));
     let gap_count: u64 = parts.iter().map(|p| p.gpu.gap_count).sum();
     Some(Gpu {
         index,
@@ -164,7 +166,8 @@ fn added(slices: &[Arc<Slice>], index: u32, wanted: Key<'_>) -> Option<Gpu> {
         usual_lead: parts.iter().rev().find_map(|p| p.gpu.usual_lead),
         causes,
         gap_count: gap_count.saturating_sub(again),
-        gaps: gaps(&parts, to),
+        longest_gap: longest_gap.max().unwrap_or_default(),
+        gaps,
     })
 }
 

@@ -84,7 +84,7 @@ pub fn slice(t: &Timeline, from: Nanos, to: Nanos, options: &SliceOptions) -> Sl
             gpus,
             host_sides: host_side::host_sides(&engine, scope),
             threads: tables::threads(t, scope),
-            kernels: tables::kernels(t, scope),
+            kernels: tables::kernels(t, None, scope),
             calls: tables::calls(t, &devices.idle, scope),
         },
         sched,

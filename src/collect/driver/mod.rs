@@ -68,7 +68,7 @@ pub enum Method {
 
 impl Method {
     /// The best one that the kernel knows, by what its BTF lists.
-    fn of(vmlinux: &Btf<'_>) -> Method {
+    pub(super) fn of(vmlinux: &Btf<'_>) -> Method {
         let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_attach_type");
         let has = |name: &str| {
             let named = |v: btf::types::EnumMember<'_>| v.name.is_some_and(|n| n == name);

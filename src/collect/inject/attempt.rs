@@ -95,6 +95,31 @@ struct SentOff {
     interrupted: SystemTime,
 }
 
+/// Looks whether it could be done now, and touches nothing. What only a thread that is held tells, its system call
+/// filters, is not known then.
+pub(super) fn inspect(proc_pid: u32) -> Result<(), Failure> {
+    let look = Look::at(proc_pid)?;
+    let Look {
+        libraries, memory, ..
+    } = &look;
+    code_place(libraries, memory)?;
+    match waits::find(proc_pid, THREADS).is_empty() {
+        true => Err(Failure::NoThread),
+        false => Ok(()),
+    }
+}
+
+/// What is known of the process before anything is written into it.
+struct Look {
+    memory: Memory,
+    libraries: Libraries,
+    regions: Vec<Region>,
+    functions: Functions,
+    mail_address: u64,
+    token: u64,
+    vector_bytes: usize,
+}
+
 /// What is known of the process before any of its threads is touched.
 struct Target {
     proc_pid: u32,
@@ -109,8 +134,8 @@ struct Target {
     vector_bytes: usize,
 }
 
-impl Target {
-    fn look_at(proc_pid: u32) -> Result<Target, Failure> {
+impl Look {
+    fn at(proc_pid: u32) -> Result<Look, Failure> {
         let status = waits::status(proc_pid, Tid(proc_pid)).ok_or(Failure::Gone)?;
         match status {
             _ if status.tracer != 0 => return Err(Failure::Traced(status.tracer)),
@@ -134,17 +159,32 @@ impl Target {
         let token = random();
         let mail_address = libraries::free_page(&regions, token)
             .ok_or(Failure::NoRoom("a page in its address space"))?;
-        let code = put_code(&libraries, &memory)?;
-        Ok(Target {
-            proc_pid,
+        Ok(Look {
             memory,
+            libraries,
             regions,
             functions,
-            signal_return: libraries.signal_return(),
-            code,
             mail_address,
             token,
             vector_bytes,
+        })
+    }
+}
+
+impl Target {
+    fn look_at(proc_pid: u32) -> Result<Target, Failure> {
+        let look = Look::at(proc_pid)?;
+        let code = put_code(&look.libraries, &look.memory)?;
+        Ok(Target {
+            proc_pid,
+            memory: look.memory,
+            regions: look.regions,
+            functions: look.functions,
+            signal_return: look.libraries.signal_return(),
+            code,
+            mail_address: look.mail_address,
+            token: look.token,
+            vector_bytes: look.vector_bytes,
         })
     }
 
@@ -435,16 +475,23 @@ fn resume(registers: &libc::user_regs_struct) -> Resume {
     }
 }
 
+/// Where the code is, or can be.
+fn code_place(libraries: &Libraries, memory: &Memory) -> Result<u64, Failure> {
+    let code = code::code();
+    let mut there = vec![0; code.len()];
+    libraries
+        .room(code.len() as u64, |at| {
+            memory.read(at, &mut there).is_ok() && (there == code || !code::is_code(&there))
+        })
+        .ok_or(Failure::NoRoom("the code that loads the library"))
+}
+
 /// Writes the code where it disturbs nobody, unless it is there already. It is never taken away: a
 /// thread may still be in it.
 fn put_code(libraries: &Libraries, memory: &Memory) -> Result<u64, Failure> {
     let code = code::code();
+    let at = code_place(libraries, memory)?;
     let mut there = vec![0; code.len()];
-    let at = libraries
-        .room(code.len() as u64, |at| {
-            memory.read(at, &mut there).is_ok() && (there == code || !code::is_code(&there))
-        })
-        .ok_or(Failure::NoRoom("the code that loads the library"))?;
     memory
         .read(at, &mut there)
         .map_err(|e| inaccessible("read its memory", &e))?;

@@ -31,6 +31,7 @@ use gdiag_shim_layout::ENV_DISABLE;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::collect::process;
 use crate::event::Tid;
 use crate::units::Nanos;
 
@@ -157,6 +158,22 @@ pub fn alone(proc_pid: u32) -> Result<Alone, Failure> {
             "cannot lock its stat file: {e}"
         ))),
     }
+}
+
+/// What keeps gdiag from putting the shim into a process, as far as that can be told without touching it.
+pub fn inspect(proc_pid: u32) -> Result<(), Failure> {
+    if is_disabled(proc_pid) {
+        return Err(Failure::Disabled);
+    }
+    #[cfg(target_arch = "x86_64")]
+    return attempt::inspect(proc_pid);
+    #[cfg(not(target_arch = "x86_64"))]
+    Err(Failure::Architecture)
+}
+
+/// Whether the environment of a process says that it wants no shim.
+pub fn is_disabled(proc_pid: u32) -> bool {
+    process::environment_has(proc_pid, ENV_DISABLE, "1")
 }
 
 /// Loads the shim into a process. Waits for it, so in a thread of its own; that thread has to end

@@ -123,8 +123,28 @@ pub(super) struct Written {
     pub(super) bytes: u64,
 }
 
+/// What all addresses begin with; then come the user's id and the name.
+const PREFIX: &str = "gdiag/flight/";
+
 fn address(name: &str, uid: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("gdiag/flight/{uid}/{name}"))
+    SocketAddr::from_abstract_name(format!("{PREFIX}{uid}/{name}"))
+}
+
+/// The addresses that are taken, by the kernel's list: nobody is asked.
+pub(super) fn running() -> Vec<(u32, String)> {
+    let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+    taken(&String::from_utf8_lossy(&sockets))
+}
+
+/// Connections have the address of the socket that they came to.
+fn taken(sockets: &str) -> Vec<(u32, String)> {
+    let names = sockets.lines().filter_map(|line| {
+        let (_, address) = line.split_once(" @")?;
+        let (uid, name) = address.strip_prefix(PREFIX)?.split_once('/')?;
+        Some((uid.parse().ok()?, name.to_string()))
+    });
+    let names: std::collections::BTreeSet<_> = names.collect();
+    names.into_iter().collect()
 }
 
 /// Who is at the other end. The kernel says so.

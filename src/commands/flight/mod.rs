@@ -174,6 +174,11 @@ fn hold(keeper: &mut Keeper, subject: &mut Subject, context: &dyn Fn() -> Contex
     }
 }
 
+/// Flight recorders that run in this network namespace: the user of each, and its name.
+pub(super) fn running() -> Vec<(u32, String)> {
+    control::running()
+}
+
 /// `gdiag stat`.
 pub fn stat(options: &StatOptions) -> Result<u8> {
     let mut client = connect(&options.name, false)?;

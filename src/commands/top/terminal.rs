@@ -127,7 +127,7 @@ impl Screen {
         self.send(ENTER)
     }
 
-    /// The answer comes as [`Input`](super::keys::Input).
+    /// The answer comes as [`Input`].
     pub(super) fn ask_background(&mut self) -> io::Result<()> {
         lock(&self.tty).asked = true;
         self.send(ASK_BACKGROUND)

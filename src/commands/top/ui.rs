@@ -1,4 +1,4 @@
-//! What the main thread does while there is a screen: keys and signals in, frames out.
+//! What the thread `gdiag-output` does while there is a screen: keys and signals in, frames out.
 //!
 //! It waits for a key, a signal, news, or the terminal to take the rest of a frame; and draws when something
 //! has changed, not more often than a person sees. What is drawn is what is there at that moment, so when

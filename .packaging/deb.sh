@@ -5,7 +5,7 @@
 # tools, or else whoever made the last commit.
 set -eu
 cd "$(dirname "$0")/.."
-. packaging/lib.sh
+. .packaging/lib.sh
 
 for tool in dpkg-deb dpkg-shlibdeps; do
 	command -v $tool >/dev/null || {
@@ -29,9 +29,9 @@ ${MAKE:-make} -s install DESTDIR="$stage" PREFIX=/usr ZSH_COMPLETIONS=/usr/share
 gzip -9n "$stage"/usr/share/man/man1/*
 
 mkdir -p "$documents" "$stage/usr/share/lintian/overrides" "$stage/DEBIAN" "$work/debian"
-cp packaging/copyright "$documents/copyright"
+cp .packaging/copyright "$documents/copyright"
 cp -R README.md BENCHMARKS.md docs "$documents/"
-packaging/licences.py | gzip -9n >"$documents/LICENSES-THIRD-PARTY.gz"
+.packaging/licences.py | gzip -9n >"$documents/LICENSES-THIRD-PARTY.gz"
 gzip -9n <CHANGELOG.md >"$documents/changelog.gz"
 gzip -9n >"$documents/changelog.Debian.gz" <<END
 gdiag ($full) unstable; urgency=medium
@@ -40,7 +40,7 @@ gdiag ($full) unstable; urgency=medium
 
  -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
 END
-cp packaging/lintian-overrides "$stage/usr/share/lintian/overrides/gdiag"
+cp .packaging/lintian-overrides "$stage/usr/share/lintian/overrides/gdiag"
 
 # Wants the beginning of a source package around it.
 printf 'Source: gdiag\n\nPackage: gdiag\nArchitecture: any\n' >"$work/debian/control"

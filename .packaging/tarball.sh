@@ -3,7 +3,7 @@
 # Run by `make tarball`; writes target/dist/gdiag-VERSION-MACHINE-linux.tar.gz.
 set -eu
 cd "$(dirname "$0")/.."
-. packaging/lib.sh
+. .packaging/lib.sh
 
 name=gdiag-$version-$(uname -m)-linux
 stage=$target/dist/$name
@@ -14,7 +14,7 @@ ${MAKE:-make} -s install DESTDIR="$target/dist" PREFIX="/$name"
 cp README.md CHANGELOG.md BENCHMARKS.md LICENSE "$stage/"
 cp bpf/COPYING "$stage/bpf/"
 cp -R docs "$stage/"
-packaging/licences.py >"$stage/LICENSES-THIRD-PARTY"
+.packaging/licences.py >"$stage/LICENSES-THIRD-PARTY"
 glibc=$(needed_glibc "$stage/bin/gdiag")
 libraries=$(objdump -p "$stage/bin/gdiag" | sed -n 's/^ *NEEDED *//p' | grep -vE '^(ld-linux|libc|libdl|libpthread|libm|librt)' |
 	sed '2,$s/^/, /' | tr -d '\n')

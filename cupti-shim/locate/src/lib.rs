@@ -1,45 +1,34 @@
-//! Which libcupti to use.
+//! Which libcupti to use: the rules of the shim, by which `gdiag check` says beforehand what a shim would do.
 //!
 //! Two copies of libcupti in one process disturb each other, and a copy for another release
 //! of CUDA gives nothing. So: the one that is mapped already; else the one that belongs to
 //! the CUDA libraries in use; else a toolkit's. Never by bare name, which finds whatever
 //! the search path has first.
+//!
+//! Directories are listed by a function that is given: the shim looks at its own file system, gdiag at
+//! that of the process it is asked about.
+#![forbid(unsafe_code)]
 
 use std::env;
-use std::ffi::{c_int, c_void, CStr, OsStr};
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A libcupti, and whether the process has it already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     Loaded(PathBuf),
     File(PathBuf),
 }
 
-/// Paths of all libraries in this process, as the dynamic linker knows them.
-pub(crate) fn loaded_libraries() -> Vec<PathBuf> {
-    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
-        // SAFETY: the linker passes a valid entry, and the list is the one below.
-        let (name, list) = unsafe { ((*info).dlpi_name, &mut *list.cast::<Vec<PathBuf>>()) };
-        if !name.is_null() {
-            // SAFETY: a C string that lives while the linker holds its lock.
-            let name = unsafe { CStr::from_ptr(name) };
-            if !name.is_empty() {
-                list.push(OsStr::from_bytes(name.to_bytes()).into());
-            }
-        }
-        0
-    }
-    let mut list: Vec<PathBuf> = Vec::new();
-    // SAFETY: the callback has the right type and gets the list it expects.
-    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut list).cast()) };
-    list
-}
+/// The entries of a directory, sorted by name; none when it cannot be read.
+pub type List<'a> = &'a dyn Fn(&Path) -> Vec<PathBuf>;
+
+/// The variables that name a toolkit, the first to be preferred.
+pub const TOOLKIT_VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
 /// The driver's library among those loaded.
-pub(crate) fn driver(loaded: &[PathBuf]) -> Option<&Path> {
+pub fn driver(loaded: &[PathBuf]) -> Option<&Path> {
     loaded
         .iter()
         .find(|path| file_name(path).starts_with("libcuda.so"))
@@ -47,7 +36,7 @@ pub(crate) fn driver(loaded: &[PathBuf]) -> Option<&Path> {
 }
 
 /// Where toolkits are, in order of preference: those that the program names, and the usual places.
-pub(crate) fn toolkits(named: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+pub fn toolkits(named: impl Iterator<Item = PathBuf>, list: List<'_>) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = named.collect();
     roots.extend(["/usr/local/cuda".into(), "/opt/cuda".into()]);
     roots.extend(
@@ -59,10 +48,11 @@ pub(crate) fn toolkits(named: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
 }
 
 /// Chooses a libcupti for a process with these libraries. `driver_major` is 13 for a driver of CUDA 13.
-pub(crate) fn cupti(
+pub fn cupti(
     loaded: &[PathBuf],
     driver_major: Option<u32>,
     toolkits: &[PathBuf],
+    list: List<'_>,
 ) -> Result<Found, String> {
     let mapped: Vec<&PathBuf> = loaded.iter().filter(|path| is_cupti(path)).collect();
     if let Some(path) = best(
@@ -80,11 +70,14 @@ pub(crate) fn cupti(
     let beside: Vec<PathBuf> = loaded
         .iter()
         .filter(|path| is_cuda_library(path))
-        .flat_map(|path| beside(path))
+        .flat_map(|path| beside(path, list))
         .collect();
     let found = best(&beside, driver_major).cloned();
     let found = found.or_else(|| {
-        let all: Vec<PathBuf> = toolkits.iter().flat_map(|root| in_toolkit(root)).collect();
+        let all: Vec<PathBuf> = toolkits
+            .iter()
+            .flat_map(|root| in_toolkit(root, list))
+            .collect();
         best(&all, driver_major).cloned()
     });
     found.map(Found::File).ok_or_else(|| {
@@ -117,7 +110,7 @@ fn best<'a>(
 
 /// Release of CUDA from the name: 12 for `libcupti.so.12`. The toolkit's real files are named by
 /// the year (`libcupti.so.2025.3.1`) and do not tell.
-pub(crate) fn major(path: &Path) -> Option<u32> {
+pub fn major(path: &Path) -> Option<u32> {
     let version = file_name(path)
         .strip_prefix("libcupti.so.")?
         .split('.')
@@ -125,17 +118,23 @@ pub(crate) fn major(path: &Path) -> Option<u32> {
     version.parse().ok().filter(|major| *major < 100)
 }
 
+/// Whether a file is of CUDA 11, by its name; the real one, not a link to it.
+pub fn is_of_cuda_11(path: &Path) -> bool {
+    let name = file_name(path);
+    name.starts_with("libcupti.so.11") || name.starts_with("libcupti.so.2022")
+}
+
 fn file_name(path: &Path) -> &str {
     path.file_name().and_then(OsStr::to_str).unwrap_or("")
 }
 
-fn is_cupti(path: &Path) -> bool {
+pub fn is_cupti(path: &Path) -> bool {
     let name = file_name(path);
     name == "libcupti.so" || name.starts_with("libcupti.so.")
 }
 
 /// Copies that other tools bring along for themselves.
-fn is_foreign(path: &Path) -> bool {
+pub fn is_foreign(path: &Path) -> bool {
     path.components().any(|part| {
         let part = part.as_os_str().to_string_lossy().to_ascii_lowercase();
         part == "triton" || part.contains("nsight")
@@ -156,25 +155,52 @@ fn is_cuda_library(path: &Path) -> bool {
 }
 
 /// Copies that were installed together with this library.
-fn beside(library: &Path) -> Vec<PathBuf> {
+fn beside(library: &Path, list: List<'_>) -> Vec<PathBuf> {
     let Some(dir) = library.parent() else {
         return Vec::new();
     };
-    let mut found = candidates(dir);
+    let mut found = candidates(dir, list);
     // Python wheels: nvidia/cuda_runtime/lib and torch/lib have nvidia/cuda_cupti/lib or nvidia/cu13/lib beside them.
     if let Some(site) = dir.parent().and_then(Path::parent) {
-        for root in [site.to_path_buf(), site.join("nvidia")] {
-            found.extend(candidates(&root.join("cuda_cupti/lib")));
-            for release in list(&root).into_iter().filter(|path| is_release_dir(path)) {
-                found.extend(candidates(&release.join("lib")));
-            }
-        }
+        found.extend(in_wheels(site, list));
     }
     // A toolkit: lib64 has extras/CUPTI/lib64 beside it.
     if let Some(root) = dir.parent() {
-        found.extend(candidates(&root.join("extras/CUPTI/lib64")));
+        found.extend(candidates(&root.join("extras/CUPTI/lib64"), list));
     }
     found
+}
+
+/// Those of the wheels in a directory of Python packages, or in its `nvidia`.
+pub fn in_wheels(site: &Path, list: List<'_>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for root in [site.to_path_buf(), site.join("nvidia")] {
+        found.extend(candidates(&root.join("cuda_cupti/lib"), list));
+        for release in list(&root).into_iter().filter(|path| is_release_dir(path)) {
+            found.extend(candidates(&release.join("lib"), list));
+        }
+    }
+    found
+}
+
+/// A guess at which other tool uses CUPTI, from the libraries of a process.
+pub fn other_tool(loaded: &[PathBuf]) -> Option<&'static str> {
+    let has = |part: &str| {
+        loaded
+            .iter()
+            .any(|path| path.to_string_lossy().contains(part))
+    };
+    if has("libToolsInjection") || has("nsight-systems") {
+        Some("Nsight Systems is loaded")
+    } else if has("nsight-compute") {
+        Some("Nsight Compute is loaded")
+    } else if has("libdcgm") {
+        Some("DCGM is loaded")
+    } else if has("libtorch_cpu") {
+        Some("perhaps torch.profiler, which keeps it after its first use")
+    } else {
+        None
+    }
 }
 
 /// `nvidia/cu13` and the like.
@@ -184,7 +210,8 @@ fn is_release_dir(path: &Path) -> bool {
         .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn in_toolkit(root: &Path) -> Vec<PathBuf> {
+/// Those of a toolkit.
+pub fn in_toolkit(root: &Path, list: List<'_>) -> Vec<PathBuf> {
     let targets = format!(
         "targets/{}-linux/lib",
         if cfg!(target_arch = "aarch64") {
@@ -195,20 +222,20 @@ fn in_toolkit(root: &Path) -> Vec<PathBuf> {
     );
     ["extras/CUPTI/lib64", &targets, "lib64"]
         .iter()
-        .flat_map(|dir| candidates(&root.join(dir)))
+        .flat_map(|dir| candidates(&root.join(dir), list))
         .collect()
 }
 
 /// Every libcupti of a directory that tells its release by its name.
-fn candidates(dir: &Path) -> Vec<PathBuf> {
+pub fn candidates(dir: &Path, list: List<'_>) -> Vec<PathBuf> {
     list(dir)
         .into_iter()
         .filter(|path| is_cupti(path) && major(path).is_some() && !is_foreign(path))
         .collect()
 }
 
-/// Entries of a directory, sorted by name; none when it cannot be read.
-fn list(dir: &Path) -> Vec<PathBuf> {
+/// A [`List`] of this process's own file system.
+pub fn list(dir: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> = fs::read_dir(dir)
         .into_iter()
         .flatten()
@@ -259,7 +286,7 @@ mod tests {
             "/lib/libc.so.6",
             "/site/torch/lib/../../nvidia/cu13/lib/libcupti.so.13",
         ]);
-        let found = cupti(&loaded, Some(13), &[tree.path("cuda")]);
+        let found = cupti(&loaded, Some(13), &[tree.path("cuda")], &list);
         assert_eq!(found, Ok(Found::Loaded(loaded[1].clone())));
     }
 
@@ -267,11 +294,11 @@ mod tests {
     fn of_two_mapped_copies_the_drivers_release_wins() {
         let loaded = paths(&["/a/libcupti.so.12", "/b/libcupti.so.13"]);
         assert_eq!(
-            cupti(&loaded, Some(13), &[]),
+            cupti(&loaded, Some(13), &[], &list),
             Ok(Found::Loaded(loaded[1].clone()))
         );
         assert_eq!(
-            cupti(&loaded, Some(12), &[]),
+            cupti(&loaded, Some(12), &[], &list),
             Ok(Found::Loaded(loaded[0].clone()))
         );
     }
@@ -283,11 +310,12 @@ mod tests {
             "/site/triton/backends/nvidia/lib/cupti/libcupti.so.12",
             "/opt/nvidia/nsight-compute/2025.3/target/linux/libcupti.so.13",
         ] {
-            let error = cupti(&paths(&[foreign]), Some(13), &[tree.path("cuda")]).unwrap_err();
+            let error =
+                cupti(&paths(&[foreign]), Some(13), &[tree.path("cuda")], &list).unwrap_err();
             assert!(error.contains(foreign), "{error}");
             let with_own = paths(&[foreign, "/site/nvidia/cu13/lib/libcupti.so.13"]);
             assert_eq!(
-                cupti(&with_own, Some(13), &[]),
+                cupti(&with_own, Some(13), &[], &list),
                 Ok(Found::Loaded(with_own[1].clone()))
             );
         }
@@ -305,7 +333,7 @@ mod tests {
             ],
         );
         let loaded = [tree.path("site/nvidia/cuda_runtime/lib/libcudart.so.12")];
-        let found = cupti(&loaded, Some(13), &[tree.path("cuda")]);
+        let found = cupti(&loaded, Some(13), &[tree.path("cuda")], &list);
         assert_eq!(
             found,
             Ok(Found::File(
@@ -324,6 +352,7 @@ mod tests {
             &[tree.path("site/torch/lib/libtorch_cuda.so")],
             Some(13),
             &[],
+            &list,
         );
         assert_eq!(
             found,
@@ -354,7 +383,7 @@ mod tests {
             (None, "cuda-13.0/extras/CUPTI/lib64/libcupti.so.13"),
         ] {
             assert_eq!(
-                cupti(&[], driver, &roots),
+                cupti(&[], driver, &roots, &list),
                 Ok(Found::File(tree.path(expected))),
                 "{driver:?}"
             );
@@ -363,23 +392,28 @@ mod tests {
 
     #[test]
     fn nothing_found_says_what_to_do() {
-        let error = cupti(&paths(&["/lib/libc.so.6"]), Some(13), &[]).unwrap_err();
+        let error = cupti(&paths(&["/lib/libc.so.6"]), Some(13), &[], &list).unwrap_err();
         assert!(error.contains("CUDA_HOME"), "{error}");
     }
 
     #[test]
-    fn the_processs_own_libraries_are_listed() {
-        let loaded = loaded_libraries();
-        assert!(
-            loaded
-                .iter()
-                .any(|path| file_name(path).starts_with("libc.so")),
-            "{loaded:?}"
-        );
-        assert_eq!(driver(&loaded), None);
+    fn the_driver_is_known_by_its_name() {
+        assert_eq!(driver(&paths(&["/x/libc.so.6"])), None);
         assert_eq!(
             driver(&paths(&["/x/libcudart.so.12", "/y/libcuda.so.1"])),
             Some(Path::new("/y/libcuda.so.1"))
         );
+    }
+
+    #[test]
+    fn another_tool_is_guessed_from_the_libraries() {
+        let other = |of: &[&str]| other_tool(&paths(of)).unwrap_or_default();
+        assert!(other(&["/site/torch/lib/libtorch_cpu.so"]).contains("torch.profiler"));
+        assert!(other(&[
+            "/site/torch/lib/libtorch_cpu.so",
+            "/opt/nsys/libToolsInjection64.so"
+        ])
+        .contains("Systems"));
+        assert_eq!(other(&["/lib/libc.so.6"]), "");
     }
 }
