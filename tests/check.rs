@@ -129,7 +129,7 @@ fn public_gdiag(dir: &Path) -> PathBuf {
         .arg(&gdiag)
         .status();
     assert!(copied.unwrap().success());
-    fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
     gdiag
 }
 
@@ -409,10 +409,11 @@ fn a_bundle_has_nothing_private_in_it() {
     // The name of a process is at most 15 bytes long.
     let program = home.join("SECRET-process");
     fs::copy(machine.gpuload(), &program).unwrap();
-    let child = load(&home, &program, None);
     let cgroup = group::hierarchies().into_iter().next();
     let name = format!("SECRET-cgroup-{}", std::process::id());
     let cgroup = cgroup.and_then(|dir| group::Group::new(&dir, &name));
+    // After the cgroup: it ends before that is removed.
+    let child = load(&home, &program, None);
     if let Some(cgroup) = &cgroup {
         cgroup.add(child.0.id());
     }

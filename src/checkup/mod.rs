@@ -16,7 +16,7 @@ mod rights;
 
 use crate::collect::machine::{Facts, Load};
 
-pub use private::{reduced, scrubbed};
+pub use private::scrubbed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {

@@ -131,7 +131,7 @@ fn version(of: &str) -> String {
 }
 
 /// `text` with its paths reduced.
-pub fn text(text: &str) -> String {
+fn text(text: &str) -> String {
     let ends =
         |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`' | '(' | ')' | ',' | ';' | '=');
     let mut out = String::with_capacity(text.len());
@@ -156,7 +156,7 @@ pub fn text(text: &str) -> String {
 }
 
 /// A path of which only names are left that the system or a package gave.
-pub fn reduced(path: &Path) -> PathBuf {
+fn reduced(path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() || is_of_system(path) {
         return path.to_path_buf();
     }
