@@ -360,14 +360,27 @@ pub(super) fn print_messages(wanted: bool) {
 }
 
 pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
+    use libbpf_rs::ErrorKind;
     match e.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
+        // The verifier says EACCES to what it finds wrong. libbpf-rs tells the two apart in words only.
+        ErrorKind::PermissionDenied if !says(&e, libc::EACCES) => Error::NotPermitted {
             what: "load the BPF programs".to_string(),
             source: io::Error::from_raw_os_error(libc::EPERM),
         }
         .into(),
+        ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::TooBig => {
+            Error::BpfRefused {
+                found: kernel_release(),
+                source: e,
+            }
+            .into()
+        }
         _ => anyhow::Error::new(e).context("the kernel refused the BPF programs"),
     }
+}
+
+fn says(e: &libbpf_rs::Error, errno: i32) -> bool {
+    format!("{e:#}").contains(&io::Error::from_raw_os_error(errno).to_string())
 }
 
 /// The oldest kernel with all that is needed; some distributions bring it to older ones.
@@ -383,11 +396,8 @@ pub(super) fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
             "BPF access to a thread's registers",
         ),
     ];
-    let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_func_id");
-    // Where BTF does not tell, loading will.
-    let Some(known) = known else { return Ok(()) };
     for (helper, what) in HELPERS {
-        if !known.iter().any(|v| v.name == Some(OsStr::new(helper))) {
+        if !has_helper(vmlinux, helper) {
             return Err(Error::KernelTooOld {
                 needs: what.to_string(),
                 since: OLDEST_KERNEL,
@@ -396,6 +406,12 @@ pub(super) fn check_helpers(vmlinux: &Btf<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether BPF programs may call this. Where BTF does not tell, loading will.
+pub(super) fn has_helper(vmlinux: &Btf<'_>, helper: &str) -> bool {
+    let known: Option<btf::types::Enum<'_>> = vmlinux.type_by_name("bpf_func_id");
+    known.is_none_or(|known| known.iter().any(|v| v.name == Some(OsStr::new(helper))))
 }
 
 /// Turns off what this kernel cannot run, and says so.
