@@ -85,11 +85,15 @@ struct {
 	__type(value, struct stack_costs);
 } costs SEC(".maps");
 
+/*
+ * Inner maps are described by sizes, as gdiag makes them: before 6.2 or so the kernel takes none whose
+ * types it knows for one whose types it does not.
+ */
 struct maps_inner {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct gdiag_maps);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct gdiag_maps));
 };
 
 /* By tgid: what is mapped where. */
@@ -121,8 +125,8 @@ struct shard_inner {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct shard);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct shard));
 };
 
 struct {
@@ -207,6 +211,16 @@ static __always_inline u64 all_ones_if_less(u64 a, u64 b)
 	return mask;
 }
 
+/*
+ * A position that may be used as an index. The compiler would leave the mask away where it can tell that
+ * the position is below `size`, which the verifier of older kernels cannot.
+ */
+static __always_inline u64 within(u64 at, u64 size)
+{
+	barrier_var(at);
+	return at & (size - 1);
+}
+
 /* The last mapping that starts at or before pc. */
 static __always_inline bool find_mapping(struct gdiag_maps *maps, struct walk *w, u64 pc)
 {
@@ -218,10 +232,10 @@ static __always_inline bool find_mapping(struct gdiag_maps *maps, struct walk *w
 #pragma unroll
 	for (u64 step = GDIAG_MAX_MAPPINGS / 2; step; step /= 2) {
 		next = at + step;
-		m = &maps->mappings[next & (GDIAG_MAX_MAPPINGS - 1)];
+		m = &maps->mappings[within(next, GDIAG_MAX_MAPPINGS)];
 		at += step & all_ones_if_less(next, count) & all_ones_if_less(m->start, pc + 1);
 	}
-	m = &maps->mappings[at & (GDIAG_MAX_MAPPINGS - 1)];
+	m = &maps->mappings[within(at, GDIAG_MAX_MAPPINGS)];
 	if (!count || pc < m->start || pc >= m->end)
 		return false;
 	w->start = m->start;
@@ -281,10 +295,10 @@ static __noinline u32 search_rule(u32 file, u64 addr)
 #pragma unroll
 	for (u64 step = GDIAG_SHARD_ROWS / 2; step; step /= 2) {
 		next = at + step;
-		row = shard->rows[next & (GDIAG_SHARD_ROWS - 1)] >> 16;
+		row = shard->rows[within(next, GDIAG_SHARD_ROWS)] >> 16;
 		at += step & all_ones_if_less(next, end) & all_ones_if_less(row, low + 1);
 	}
-	return shard->rows[at & (GDIAG_SHARD_ROWS - 1)] & 0xffff;
+	return shard->rows[within(at, GDIAG_SHARD_ROWS)] & 0xffff;
 }
 
 struct walk_ctx {

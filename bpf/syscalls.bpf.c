@@ -114,7 +114,10 @@ static __always_inline u32 index_of(s16 nr)
 {
 	u32 n = (u16)nr;
 
-	return n < GDIAG_SYSCALLS - 1 ? n : GDIAG_SYSCALLS - 1;
+	n = n < GDIAG_SYSCALLS - 1 ? n : GDIAG_SYSCALLS - 1;
+	/* Before 6.3 or so the verifier knows the bounds of the copy that was compared, but not of another. */
+	barrier_var(n);
+	return n & (GDIAG_SYSCALLS - 1);
 }
 
 static __always_inline bool is_wanted(s16 nr)
@@ -292,7 +295,10 @@ __noinline u32 note_polled(struct gdiag_syscall *r, u32 from, u32 at, u8 arg, u3
 
 static __always_inline u64 arg_of(struct gdiag_syscall *r, u32 i)
 {
-	return i < 6 ? r->args[i] : 0;
+	if (i >= 6)
+		return 0;
+	barrier_var(i);
+	return r->args[i & 7];
 }
 
 /* At the entry: what is in memory now may be other things at the exit. */
@@ -492,6 +498,7 @@ static __noinline int add_shared(struct gdiag_sum *s, u64 d, bool failed)
 {
 	u32 bucket = gdiag_bucket(d);
 
+	barrier_var(bucket);
 	if (!s)
 		return 0;
 	__sync_fetch_and_add(&s->total_ns, d);
@@ -548,6 +555,7 @@ static __always_inline void add(struct task_struct *t, struct caller *c, u64 d, 
 	s->errors += failed;
 	add_square(s, d);
 	bucket = gdiag_bucket(d);
+	barrier_var(bucket);
 	if (bucket < GDIAG_HIST_BUCKETS)
 		s->buckets[bucket]++;
 	s->count++;

@@ -51,6 +51,14 @@ pub enum Error {
         found: String,
     },
 
+    /// It has all that was looked for.
+    #[error("this kernel ({found}) refused the BPF programs")]
+    BpfRefused {
+        found: String,
+        #[source]
+        source: libbpf_rs::Error,
+    },
+
     /// CPUs of this machine as lists.
     #[error("no CPU {asked} is online")]
     CpusOffline { asked: String, online: String },
@@ -194,6 +202,7 @@ impl Error {
             Error::NotPermitted { .. }
             | Error::NoBtf
             | Error::KernelTooOld { .. }
+            | Error::BpfRefused { .. }
             | Error::ForeignProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
@@ -233,6 +242,9 @@ impl Error {
                     .to_string()
             }
             Error::KernelTooOld { since, .. } => format!("use Linux {since} or later"),
+            Error::BpfRefused { .. } => {
+                "its verifier's reason is among the messages of the same command with -vv".to_string()
+            }
             Error::CpusOffline { online, .. } => format!("those that are online: {online}"),
             Error::TooFewOpenFiles { .. } => {
                 "raise the hard limit: ulimit -Hn 4096, or LimitNOFILE=4096 in a unit of systemd".to_string()

@@ -385,14 +385,27 @@ pub(super) fn with_messages<T>(load: impl FnOnce() -> T) -> (T, String) {
 }
 
 pub(super) fn load_error(e: libbpf_rs::Error) -> anyhow::Error {
+    use libbpf_rs::ErrorKind;
     match e.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
+        // The verifier says EACCES to what it finds wrong. libbpf-rs tells the two apart in words only.
+        ErrorKind::PermissionDenied if !says(&e, libc::EACCES) => Error::NotPermitted {
             what: "load the BPF programs".to_string(),
             source: io::Error::from_raw_os_error(libc::EPERM),
         }
         .into(),
+        ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::TooBig => {
+            Error::BpfRefused {
+                found: kernel_release(),
+                source: e,
+            }
+            .into()
+        }
         _ => anyhow::Error::new(e).context("the kernel refused the BPF programs"),
     }
+}
+
+fn says(e: &libbpf_rs::Error, errno: i32) -> bool {
+    format!("{e:#}").contains(&io::Error::from_raw_os_error(errno).to_string())
 }
 
 /// The oldest kernel with all that is needed; some distributions bring it to older ones.

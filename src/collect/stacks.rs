@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
+use libbpf_rs::btf::types::Struct;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{Btf, Link, MapCore as _, MapFlags, MapHandle, MapType, OpenObject};
 use memmap2::MmapMut;
@@ -163,10 +164,22 @@ pub(super) fn can_see_waits(vmlinux: &Btf<'_>) -> bool {
     bpf::tracepoint_args(vmlinux, SWITCH_END).is_some()
 }
 
+/// Whether a timer's program may use maps whose memory is not all there from the start. The allocator that
+/// made it safe tells (6.1).
+fn takes_any_map(vmlinux: &Btf<'_>) -> bool {
+    let allocator: Option<Struct<'_>> = vmlinux.type_by_name("bpf_mem_alloc");
+    allocator.is_some()
+}
+
 impl Stacks {
     /// Loads and attaches. The records come out of the ring buffers of `bpf`.
     pub fn start(plan: &Plan, bpf: &Bpf) -> Result<Stacks> {
         let vmlinux = Btf::from_vmlinux().context("no BTF")?;
+        anyhow::ensure!(
+            // Where BTF does not tell, loading will.
+            bpf::has_helper(&vmlinux, "BPF_FUNC_loop") != Some(false),
+            "BPF programs cannot loop before Linux 5.17"
+        );
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = StacksSkelBuilder::default().open(storage)?;
@@ -176,6 +189,9 @@ impl Stacks {
             missing.push(format!(
                 "tracepoint {SWITCH_END}, so waits have no user stack"
             ));
+        }
+        if !takes_any_map(&vmlinux) {
+            open.maps.py_processes.set_map_flags(0)?;
         }
         let shared = bpf.shared();
         open.maps.tasks.reuse_fd(shared.tasks)?;
