@@ -83,7 +83,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items $(FEATURES)
-	clang-format --dry-run --Werror bpf/*.bpf.c bpf/*.bpf.h bpf/events.h bpf/histogram.h bpf/sched_sum.h bpf/unwind.h bpf/python.h
+	clang-format --dry-run --Werror bpf/*.bpf.c bpf/*.h
 
 # Slowdown of gdiag and of its peers; takes minutes. BENCHMARKS.md says what it prints.
 .PHONY: bench

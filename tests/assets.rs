@@ -43,6 +43,7 @@ fn manual_pages_are_up_to_date() {
     for name in [
         "gdiag.1",
         "gdiag-check.1",
+        "gdiag-diff.1",
         "gdiag-export.1",
         "gdiag-flame.1",
         "gdiag-record.1",
@@ -148,20 +149,53 @@ fn every_page_has_examples_and_exit_statuses() {
     }
 }
 
-/// Check that every key of the JSON document is explained in gdiag-report(1).
+#[test]
+fn help_shows_what_the_page_does() {
+    fn look(command: &Command) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let help = command.get_after_long_help().unwrap().to_string();
+        let page = page(command, name);
+        for section in ["EXAMPLES", "EXIT STATUS"] {
+            let after = page.split(&format!(".SH {section}\n")).nth(1).unwrap();
+            let text = after.split(".SH ").next().unwrap();
+            let rows = text.lines().filter(|line| *line != ".TP");
+            for row in rows.filter(|row| !row.starts_with("\\&")) {
+                let bold = row
+                    .strip_prefix("\\fB")
+                    .and_then(|r| r.strip_suffix("\\fR"));
+                let plain = bold.unwrap_or(row).replace("\\-", "-").replace("\\e", "\\");
+                assert!(help.contains(&plain), "{name} --help: {plain}");
+            }
+        }
+        command.get_subcommands().for_each(look);
+    }
+    look(&command_line());
+}
+
+/// Check that every key of a JSON document is explained in the page of its command.
 #[test]
 fn every_json_key_is_in_the_manual() {
-    let golden = fs::read_to_string(directory("src/present/testdata/report.json")).unwrap();
+    for (golden, page, least) in [
+        ("report.json", "gdiag-report.1", 50),
+        ("report-asserts.json", "gdiag-report.1", 50),
+        ("diff.json", "gdiag-diff.1", 40),
+    ] {
+        let golden = directory("src/present/testdata").join(golden);
+        explained(&golden, &directory("man").join(page), least);
+    }
+}
+
+fn explained(golden: &Path, page: &Path, least: usize) {
+    let golden = fs::read_to_string(golden).unwrap();
     let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
-    let manual = fs::read_to_string(directory("man/gdiag-report.1")).unwrap();
+    let manual = fs::read_to_string(page).unwrap();
     let manual = manual
         .replace("\\fI", " ")
         .replace("\\fB", " ")
         .replace("\\fR", " ");
     let mut keys = Vec::new();
     keys_of(&document, &mut keys);
-    keys.extend(["asserts", "text", "gpu", "value", "limit", "unit", "holds"].map(String::from));
-    assert!(keys.len() > 50);
+    assert!(keys.len() > least);
     for key in keys {
         let documented = manual
             .split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -277,6 +311,7 @@ fn page(command: &Command, name: &str) -> String {
             &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
         ),
         "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
+        "gdiag-diff" => (cli::DIFF_EXAMPLES, &[cli::DIFF_EXIT_STATUS]),
         "gdiag-flame" => (cli::FLAME_EXAMPLES, &[cli::FLAME_EXIT_STATUS]),
         "gdiag-sched" => (
             cli::SCHED_EXAMPLES,

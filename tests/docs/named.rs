@@ -179,9 +179,13 @@ impl Repository {
             match program.as_str() {
                 "gdiag" if !rest.is_empty() => drop(parse(document, part)),
                 "make" => {
+                    let rules = self
+                        .makefile
+                        .lines()
+                        .filter_map(|line| line.split_once(':'));
+                    let known: Vec<&str> = rules.flat_map(|(names, _)| names.split(' ')).collect();
                     for target in rest.iter().filter(|word| !word.contains('=')) {
-                        let rule = format!("\n{target}:");
-                        assert!(self.makefile.contains(&rule), "{document}: {line}");
+                        assert!(known.contains(&target.as_str()), "{document}: {line}");
                     }
                 }
                 "cargo" if !rest.is_empty() => self.check_cargo(document, line, rest),
@@ -197,7 +201,7 @@ impl Repository {
 
     fn check_cargo(&self, document: &str, line: &str, words: &[String]) {
         let known = [
-            "build", "test", "run", "fmt", "clippy", "doc", "bench", "install",
+            "build", "test", "run", "fmt", "clippy", "doc", "bench", "install", "update",
         ];
         assert!(known.contains(&words[0].as_str()), "{document}: {line}");
         for pair in words.windows(2) {
