@@ -92,8 +92,7 @@ bench: all
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/overhead.py
 	$(SUDO) env GDIAG=$(abspath $(GDIAG)) tests/bench/stacks.py
 
-# After `make`, also by another user: nothing is built here, or files of the tree would become root's. Stripped,
-# gdiag is a fifth of the size.
+# After `make`, also by another user: nothing is built here, or files of the tree would become root's.
 BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 # Of /usr/local fish knows nothing unless the session says so; this is where it looks for what an administrator adds.

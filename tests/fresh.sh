@@ -32,7 +32,7 @@ mirror=http://deb.debian.org/debian
 while getopts m: option; do
 	case $option in
 	m) mirror=$OPTARG ;;
-	*) sed -n '/^#   tests/,/^#   test /s/^# *//p' "$0" >&2 && exit 2 ;;
+	*) sed -n '/^#   tests/,/^#   test /s/^# *//p' tests/fresh.sh >&2 && exit 2 ;;
 	esac
 done
 shift $((OPTIND - 1))
@@ -73,7 +73,7 @@ if [ -z "${GDIAG_FRESH_DIR:-}" ]; then
 	trap 'exit 129' HUP
 	mkdir -p target/fresh
 	# In the background, so that a signal is dealt with at once.
-	unshare --mount --propagation private "$0" -m "$mirror" "$suite" "$@" >"target/fresh/$suite.log" 2>&1 &
+	unshare --mount --propagation private tests/fresh.sh -m "$mirror" "$suite" "$@" >"target/fresh/$suite.log" 2>&1 &
 	inside=$!
 	status=0
 	wait "$inside" || status=$?
