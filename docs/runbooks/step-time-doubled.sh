@@ -87,13 +87,13 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 		| .[0] != null and (.[0] == .[1] or .[1] % .[0] != 0);
 
 	. as $diff
-	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step"}
-			else .per_1000_operations // {} | . + {unit: "1,000 operations"} end) as $work
+	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step takes"}
+			else .per_1000_operations // {} | . + {unit: "1,000 operations take"} end) as $work
 		| . + {$work, ratio: ($work.time_ns | if . == null or .a == null or .a == 0 or .b == null then null else .b / .a end)}]
 	| max_by(.ratio // 0) as $gpu
-	| (if .a.lost > 0 then "\(.a.lost) events of the old recording were lost"
-		elif .b.lost > 0 then "\(.b.lost) events of the new recording were lost"
-		elif .a.lost == null or .b.lost == null then "a recording does not say what was lost"
+	| (if $diff.a.lost > 0 then "\($diff.a.lost) events of the old recording were lost"
+		elif $diff.b.lost > 0 then "\($diff.b.lost) events of the new recording were lost"
+		elif $diff.a.lost == null or $diff.b.lost == null then "a recording does not say what was lost"
 		elif $gpu == null then "no GPU is known in both recordings"
 		elif $gpu.ratio == null or $gpu.work.time_ns.changed == null then "too little was recorded to tell noise from change"
 		else null end) as $doubt
@@ -104,7 +104,7 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 		| [$gpu.causes[] | .more = (.share.b * $gpu.ratio - .share.a)] as $causes
 		| (($work.busy_ns.b - $work.busy_ns.a) / $work.time_ns.a) as $busy
 		| ($causes | max_by(.more)) as $first
-		| "\($work.unit) takes \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time) (noise \($work.time_ns.noise | length_of_time))" as $says
+		| "\($work.unit) \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time) (noise \($work.time_ns.noise | length_of_time))" as $says
 		| ($work.time_ns.changed and ($gpu.ratio - 1) * 100 >= $percent) as $slower
 		| ($first == null or $busy >= $first.more) as $works
 		| (if $slower | not then verdict("fine"; $says)
