@@ -39,8 +39,9 @@ const TRIES: usize = 4;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What a line on stdout may begin with.
-const KEYS: &str = "verdict gpu old-gpu new-gpu cause who where fix also note warning kept rank stalls period change \
-                    kernel steps quota evidence lost fails unknown holds thread";
+const KEYS: &str =
+    "verdict gpu cause who where fix also note warning kept rank stalls period change \
+                    kernel quota evidence lost fails unknown holds thread";
 
 fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -889,8 +890,9 @@ fn slower_steps_are_told_from_more_of_them() {
         &[&["--percent", "200", &*old], &heavy[..]].concat(),
     );
     assert!(said.value("kernel").unwrap().ends_with("spin"), "{said:?}");
-    let other = source("tests/data/item.data");
-    let said = place.run(name, &[&old, other.to_str().unwrap()]);
+    let short = file("short.data");
+    place.record(Path::new(&short), &["--steps", "3"]);
+    let said = place.run(name, &[&old, &short]);
     assert_eq!(said.status, Some(10), "{said:?}");
 }
 

@@ -42,8 +42,8 @@ def tenths: . * 10 + 0.5 | floor | "\(. / 10 | floor).\(. % 10)";
 def percent: if . == null then "-" else "\(. * 100 | tenths) %" end;
 def length_of_time:
   if . == null then "-"
-  elif . >= 1e9 then "\(. / 1e9 | tenths) s"
-  elif . >= 1e6 then "\(. / 1e6 | tenths) ms"
+  elif . >= 999950000 then "\(. / 1e9 | tenths) s"
+  elif . >= 999950 then "\(. / 1e6 | tenths) ms"
   else "\(. / 1e3 | tenths) us" end;
 
 def verdict(class; text): "verdict: \(statuses[class]) \(class): \(text)";

@@ -129,7 +129,7 @@ finish "$(query -s --arg over "$over" --argjson most "$most" --argjson lost "$lo
 		sort as $times | $times[(length - 1) / 2 | floor] as $middle
 		| select(length >= 3)
 		| select(all($times[]; (. / $middle + 0.5 | floor) as $times_over
-			| $times_over >= 1 and (. - $times_over * $middle | fabs) <= 0.15 * $middle))
+			| $times_over >= 1 and (. - $times_over * $middle | fabs) <= 0.2 * $middle))
 		| $middle;
 
 	. as $reports
@@ -153,9 +153,10 @@ finish "$(query -s --arg over "$over" --argjson most "$most" --argjson lost "$lo
 		else verdict($common[0].main.cause | class; "\($common | length) of \($stalls | length) stalls: \($common[0].main.cause)") end),
 	(select($stalls != [])
 		| ($stalls | map(.end_ns - .start_ns) | "stalls: \(length), of \(min | length_of_time) to \(max | length_of_time)"),
-		([$between | period] | if . != [] then "period: \(.[0] | length_of_time)"
+		("(from \($between | min | length_of_time) to \($between | max | length_of_time) between them)" as $range
+			| [$between | period] | if . != [] then "period: \(.[0] | length_of_time) \($range)"
 			elif ($between | length) < 3 then "period: - (too few stalls to tell)"
-			else "period: none (from \($between | min | length_of_time) to \($between | max | length_of_time) between them)" end),
+			else "period: none \($range)" end),
 		(group_by(.main.cause) | sort_by(-length)[]
 			| "cause: \(.[0].main.cause) of \(length)",
 				(group_by([.main.pid, .main.comm, .main.what]) | sort_by(-length)[:2][]

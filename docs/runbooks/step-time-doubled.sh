@@ -1,12 +1,12 @@
 #!/bin/sh
 # A step takes longer than with the last release: what became slower?
 #
-# Compares two recordings of different length, or a stored one with what runs now. How many steps are in each is not
-# known, but how many more there are in one: most kernels run a fixed number of times a step.
+# Compares two recordings of different length, or a stored one with what runs now, by what a step takes, or 1,000
+# operations where no step is seen. gdiag-diff(1) says what a step is, and what is noise.
 #
 # Exit status, as in README.md:
-#   0       a step takes no longer (by --percent), or less
-#   10      cannot be told: no GPU data, lost events, or no kernel is in both recordings
+#   0       a step takes no longer, beyond noise and --percent, or less
+#   10      cannot be told: no GPU data, lost events, or too little was recorded
 #   11..23  a step takes longer, most of all because the GPU waits longer, for a cause of this class: 11 neighbour,
 #           12 quota, 13 crowded, 14 machine, 15 input, 16 output, 17 cuda, 18 code, 19 lock, 20 peer, 21 device,
 #           22 demand, 23 held
@@ -67,66 +67,59 @@ need_file "$old"
 begin
 ended=
 if [ -z "$new" ]; then
+	# A recording that is kept in the same place moves aside.
+	cat -- "$old" >"$dir/old.part"
+	mv -f -- "$dir/old.part" "$dir/old.data"
+	old=$dir/old.data
 	new=$dir/gdiag.data
-	# Before it could become the file to be compared with.
-	report_to "$old" "$dir/old.json" ${gpu:+--gpu "$gpu"}
 	record_target "$new" "$duration" "$@"
-else
-	report_to "$old" "$dir/old.json" ${gpu:+--gpu "$gpu"}
 fi
-report_to "$new" "$dir/new.json" ${gpu:+--gpu "$gpu"}
-finish "$(query -s --argjson percent "$percent" --arg ended "$ended" '
+status=0
+"$GDIAG" diff --json ${gpu:+--gpu "$gpu"} "$old" "$new" >"$dir/diff.json" || status=$?
+if [ "$status" -gt 1 ] || [ ! -s "$dir/diff.json" ]; then
+	fail "there is no comparison of '$old' with '$new' (gdiag diff ended with status $status)"
+fi
+finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 	include "lib";
-	def sum: add // 0;
-	def median: sort | .[(length - 1) / 2 | floor];
-	# All GPUs together: what a step of the job takes of each.
-	def sums: {
-		window: ([.gpus[].window_ns] | sum), busy: ([.gpus[].busy_ns] | sum),
-		causes: ([.gpus[].causes[]] | group_by(.id) | map({id: .[0].id, fix: .[0].fix, ns: (map(.ns) | sum), by: map(.by[])})),
-		kernels: (reduce .kernels[] as $kernel ({}; .[$kernel.name] = $kernel))
-	};
 	def signed: if . < 0 then "-\(-. | percent)" else "+\(percent)" end;
+	# Twice as many operations are rather two steps taken for one.
+	def same_step: [.a.step_operations, .b.step_operations] | sort
+		| .[0] != null and (.[0] == .[1] or .[1] % .[0] != 0);
 
-	.[0] as $a | .[1] as $b
-	| [($a | why_not | "of the old recording: " + .), ($b | why_not | "of the new recording: " + .)] as $doubts
-	| if $doubts != [] then verdict("cannot-tell"; $doubts[0]), (.[] | gpu_line), ([.[] | warnings] | unique[])
+	. as $diff
+	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step takes"}
+			else .per_1000_operations // {} | . + {unit: "1,000 operations take"} end) as $work
+		| . + {$work, ratio: ($work.time_ns | if . == null or .a == null or .a == 0 or .b == null then null else .b / .a end)}]
+	| max_by(.ratio // 0) as $gpu
+	| (if $diff.a.lost > 0 then "\($diff.a.lost) events of the old recording were lost"
+		elif $diff.b.lost > 0 then "\($diff.b.lost) events of the new recording were lost"
+		elif $diff.a.lost == null or $diff.b.lost == null then "a recording does not say what was lost"
+		elif $gpu == null then "no GPU is known in both recordings"
+		elif $gpu.ratio == null or $gpu.work.time_ns.changed == null then "too little was recorded to tell noise from change"
+		else null end) as $doubt
+	| if $doubt != null then verdict("cannot-tell"; $doubt)
 	else
-		($a | sums) as $old | ($b | sums) as $new
-		# How many times the steps of the old recording are in the new one: so many times a usual kernel ran.
-		| [$old.kernels[] | .count as $before | $new.kernels[.name] // empty | select($before >= 5 and .count >= 5) | .count / $before] as $ratios
-		| if $ratios == [] then
-			verdict("cannot-tell"; "no kernel is in both recordings often enough to tell how many steps there are")
-		else
-			($ratios | median) as $steps
-			| ($new.window / $steps / $old.window) as $times
-			# What each takes of a step, more than before, as a share of the old step.
-			| [($new.causes + ($old.causes | map(.ns = 0)) | group_by(.id)[] | max_by(.ns)) as $now
-				| ([$old.causes[] | select(.id == $now.id).ns] | sum) as $before
-				| {id: $now.id, fix: $now.fix, by: $now.by, more: (($now.ns / $steps - $before) / $old.window)}]
-			as $causes
-			| (($new.busy / $steps - $old.busy) / $old.window) as $work
-			| ($causes | max_by(.more)) as $first
-			| [$new.kernels[] | {name, more: ((.total_ns / $steps - ($old.kernels[.name].total_ns // 0)) / $old.window)}] as $kernels
-			| "a step takes \($times * 100 | tenths) % of the time that it took" as $says
-			| (if ($times - 1) * 100 < $percent then
-					if $ended != "" and ($b.recording.end_ns - $b.recording.start_ns) < 1e9 then verdict("cannot-tell"; $ended)
-					else verdict("fine"; $says) end
-				elif $first == null or $work >= $first.more then verdict("work"; $says + ", most of all because the GPU works longer")
-				else verdict($first.id | class; $says + ", most of all for \($first.id)") end),
-			"change: \($work | signed) busy",
-			($causes | sort_by(-(.more | fabs))[:4][] | select((.more | fabs) >= 0.01) | "change: \(.more | signed) \(.id)"),
-			(if ($times - 1) * 100 < $percent then empty
-			elif $first == null or $work >= $first.more then
-				($kernels | sort_by(-.more)[:3][] | select(.more >= 0.01) | "kernel: \(.more | signed) \(.name | clean | .[:120])")
-			else
-				($first.by | together[:3][] | "who: \(blamed), \(.ns | length_of_time)"),
-				([$b.gpus[].gaps[].parts[] | select(.cause == $first.id)] | where | "where: \(.)"),
-				(select($first.fix != "") | "fix: \($first.fix)")
-			end),
-			"steps: \($steps * 100 | tenths) % of those of the old recording, by \($ratios | length) kernels",
-			($a | .gpus[] | "old-" + gpu_line), ($b | .gpus[] | "new-" + gpu_line),
-			(select($ended != "") | "note: \($ended)"),
-			([.[] | warnings] | unique[])
-		end
-	end
-' "$dir/old.json" "$dir/new.json")"
+		$gpu.work as $work
+		# Of the time for the old work: what each cause has more now. "changed" is about shares, which others move.
+		| [$gpu.causes[] | .more = (.share.b * $gpu.ratio - .share.a)] as $causes
+		| (($work.busy_ns.b - $work.busy_ns.a) / $work.time_ns.a) as $busy
+		| ($causes | max_by(.more)) as $first
+		| "\($work.unit) \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time) (noise \($work.time_ns.noise | length_of_time))" as $says
+		| ($work.time_ns.changed and ($gpu.ratio - 1) * 100 >= $percent) as $slower
+		| ($first == null or $busy >= $first.more) as $works
+		| (if $slower | not then verdict("fine"; $says)
+			elif $works then verdict("work"; $says + ", most of all because the GPU works longer")
+			else verdict($first.id | class; $says + ", most of all for \($first.id)") end),
+		"change: \($busy | signed) busy",
+		($causes | sort_by(-(.more | fabs))[:4][] | select((.more | fabs) >= 0.01) | "change: \(.more | signed) \(.id)"),
+		(select($slower and $works) | $diff.kernels[:3][] | select(.mean_ns.changed == true)
+			| "kernel: \(.mean_ns.a | length_of_time) -> \(.mean_ns.b | length_of_time) \(.name | clean | .[:120])"),
+		(select($slower and ($works | not)) | $first
+			| (select(.by.pid != null) | .by | "who: \(blamed)"), (select(.fix != "") | "fix: \(.fix)")),
+		(select($gpu.a.step_operations != $gpu.b.step_operations)
+			| "note: a step had \($gpu.a.step_operations // "-") operations, and has \($gpu.b.step_operations // "-")")
+	end,
+	($diff.gpus[] | "gpu: \(.index) \(.b.name | clean): idle \(.idle.a | percent) -> \(.idle.b | percent)"),
+	(select($ended != "") | "note: \($ended)"),
+	($diff.warnings[] | "warning: \(clean)")
+' "$dir/diff.json")"
