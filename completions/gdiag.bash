@@ -16,17 +16,14 @@ _gdiag() {
             ",$1")
                 cmd="gdiag"
                 ;;
-            gdiag,check)
-                cmd="gdiag__subcmd__check"
+            gdiag,diff)
+                cmd="gdiag__subcmd__diff"
                 ;;
             gdiag,export)
                 cmd="gdiag__subcmd__export"
                 ;;
             gdiag,flame)
                 cmd="gdiag__subcmd__flame"
-                ;;
-            gdiag,help)
-                cmd="gdiag__subcmd__help"
                 ;;
             gdiag,record)
                 cmd="gdiag__subcmd__record"
@@ -58,51 +55,6 @@ _gdiag() {
             gdiag,top)
                 cmd="gdiag__subcmd__top"
                 ;;
-            gdiag__subcmd__help,check)
-                cmd="gdiag__subcmd__help__subcmd__check"
-                ;;
-            gdiag__subcmd__help,export)
-                cmd="gdiag__subcmd__help__subcmd__export"
-                ;;
-            gdiag__subcmd__help,flame)
-                cmd="gdiag__subcmd__help__subcmd__flame"
-                ;;
-            gdiag__subcmd__help,help)
-                cmd="gdiag__subcmd__help__subcmd__help"
-                ;;
-            gdiag__subcmd__help,record)
-                cmd="gdiag__subcmd__help__subcmd__record"
-                ;;
-            gdiag__subcmd__help,report)
-                cmd="gdiag__subcmd__help__subcmd__report"
-                ;;
-            gdiag__subcmd__help,sched)
-                cmd="gdiag__subcmd__help__subcmd__sched"
-                ;;
-            gdiag__subcmd__help,shim)
-                cmd="gdiag__subcmd__help__subcmd__shim"
-                ;;
-            gdiag__subcmd__help,snapshot)
-                cmd="gdiag__subcmd__help__subcmd__snapshot"
-                ;;
-            gdiag__subcmd__help,start)
-                cmd="gdiag__subcmd__help__subcmd__start"
-                ;;
-            gdiag__subcmd__help,stat)
-                cmd="gdiag__subcmd__help__subcmd__stat"
-                ;;
-            gdiag__subcmd__help,stop)
-                cmd="gdiag__subcmd__help__subcmd__stop"
-                ;;
-            gdiag__subcmd__help,syscalls)
-                cmd="gdiag__subcmd__help__subcmd__syscalls"
-                ;;
-            gdiag__subcmd__help,top)
-                cmd="gdiag__subcmd__help__subcmd__top"
-                ;;
-            gdiag__subcmd__help__subcmd__shim,install)
-                cmd="gdiag__subcmd__help__subcmd__shim__subcmd__install"
-                ;;
             gdiag__subcmd__shim,install)
                 cmd="gdiag__subcmd__shim__subcmd__install"
                 ;;
@@ -113,7 +65,7 @@ _gdiag() {
 
     case "${cmd}" in
         gdiag)
-            opts="-h -V --help --version top record report flame sched syscalls export start stat snapshot stop check shim help"
+            opts="-h -V --help --version top record report diff flame sched syscalls export start stat snapshot stop shim"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -126,22 +78,18 @@ _gdiag() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gdiag__subcmd__check)
-            opts="-p -h --pid --json --bundle --help"
+        gdiag__subcmd__diff)
+            opts="-h --json --gpu --min-gap --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --pid)
+                --gpu)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                -p)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --bundle)
+                --min-gap)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -280,232 +228,8 @@ _gdiag() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gdiag__subcmd__help)
-            opts="top record report flame sched syscalls export start stat snapshot stop check shim help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__check)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__export)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__flame)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__help)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__record)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__report)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__sched)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__shim)
-            opts="install"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__shim__subcmd__install)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__snapshot)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__start)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__stat)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__stop)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__syscalls)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gdiag__subcmd__help__subcmd__top)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         gdiag__subcmd__record)
-            opts="-p -G -a -o -d -F -q -v -h --pid --cgroup --container --all --output --duration --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --unified-memory --snapshot-on --window --memory --after --snapshots --strict --quiet --verbose --help"
+            opts="-p -G -a -F -q -v -o -d -h --pid --cgroup --container --all --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --output --duration --unified-memory --snapshot-on --window --memory --after --snapshots --strict --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -531,22 +255,6 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --output)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --duration)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -d)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --wait-threshold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -560,6 +268,22 @@ _gdiag() {
                     return 0
                     ;;
                 --launch-stacks)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --duration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -d)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -797,7 +521,7 @@ _gdiag() {
             return 0
             ;;
         gdiag__subcmd__start)
-            opts="-p -G -a -o -F -q -v -h --pid --cgroup --container --all --output --window --memory --after --snapshots --snapshot-on --name --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --help"
+            opts="-p -G -a -F -q -v -o -h --pid --cgroup --container --all --wait-threshold --freq --launch-stacks --no-stacks --no-inject --syscalls --quiet --verbose --window --memory --after --snapshots --snapshot-on --output --name --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -823,11 +547,19 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --output)
+                --wait-threshold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                -o)
+                --freq)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --launch-stacks)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -851,23 +583,15 @@ _gdiag() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --name)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wait-threshold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --freq)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -F)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --launch-stacks)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

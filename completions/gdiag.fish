@@ -29,6 +29,7 @@ complete -c gdiag -n "__fish_gdiag_needs_command" -s V -l version -d 'Print vers
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "top" -d 'Show live why GPUs are idle, and who is to blame'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "record" -d 'Record what GPUs and the host do'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "report" -d 'Explain why the GPUs of a recording were idle'
+complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "diff" -d 'Say what changed from one recording to another'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "flame" -d 'Draw flame graphs: stacks as wide as the time they took'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "sched" -d 'Show what the scheduler did: who ran, who waited for a CPU, why, and who was in the way'
 complete -c gdiag -n "__fish_gdiag_needs_command" -f -a "syscalls" -d 'Show system calls: one by one as they end, or summed up'
@@ -93,6 +94,10 @@ complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l gaps -d 'List thi
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l assert -d 'Exit with status 5 unless this holds, such as \'idle<20%\' (can be given again)' -r
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -l json -d 'Write JSON instead of text (schema gdiag.report/1)'
 complete -c gdiag -n "__fish_gdiag_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gdiag -n "__fish_gdiag_using_subcommand diff" -l gpu -d 'Only this GPU, by its number in the reports' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand diff" -l min-gap -d 'Look for the cause of gaps at least this long; shorter ones still count in every sum' -r
+complete -c gdiag -n "__fish_gdiag_using_subcommand diff" -l json -d 'Write JSON instead of text (schema gdiag.diff/1)'
+complete -c gdiag -n "__fish_gdiag_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -s i -l input -d 'Read this recording' -r -F
 complete -c gdiag -n "__fish_gdiag_using_subcommand flame" -l mode -d 'What the time is time of' -r -f -a "idle\t'Host stacks by the GPU idle time that they caused, with its cause at the base'
 mixed\t'CPU, off-CPU and GPU time in one graph'

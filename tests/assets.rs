@@ -43,6 +43,7 @@ fn manual_pages_are_up_to_date() {
     for name in [
         "gdiag.1",
         "gdiag-check.1",
+        "gdiag-diff.1",
         "gdiag-export.1",
         "gdiag-flame.1",
         "gdiag-record.1",
@@ -173,20 +174,30 @@ fn help_shows_what_the_page_does() {
     look(&command_line());
 }
 
-/// Check that every key of the JSON document is explained in gdiag-report(1).
+/// Check that every key of a JSON document is explained in the page of its command.
 #[test]
 fn every_json_key_is_in_the_manual() {
-    let golden = fs::read_to_string(directory("src/present/testdata/report.json")).unwrap();
+    for (golden, page, least) in [
+        ("report.json", "gdiag-report.1", 50),
+        ("report-asserts.json", "gdiag-report.1", 50),
+        ("diff.json", "gdiag-diff.1", 40),
+    ] {
+        let golden = directory("src/present/testdata").join(golden);
+        explained(&golden, &directory("man").join(page), least);
+    }
+}
+
+fn explained(golden: &Path, page: &Path, least: usize) {
+    let golden = fs::read_to_string(golden).unwrap();
     let document: serde_json::Value = serde_json::from_str(&golden).unwrap();
-    let manual = fs::read_to_string(directory("man/gdiag-report.1")).unwrap();
+    let manual = fs::read_to_string(page).unwrap();
     let manual = manual
         .replace("\\fI", " ")
         .replace("\\fB", " ")
         .replace("\\fR", " ");
     let mut keys = Vec::new();
     keys_of(&document, &mut keys);
-    keys.extend(["asserts", "text", "gpu", "value", "limit", "unit", "holds"].map(String::from));
-    assert!(keys.len() > 50);
+    assert!(keys.len() > least);
     for key in keys {
         let documented = manual
             .split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -302,6 +313,7 @@ fn page(command: &Command, name: &str) -> String {
             &[cli::EXIT_STATUS, cli::RECORD_EXIT_STATUS],
         ),
         "gdiag-report" => (cli::REPORT_EXAMPLES, &[cli::REPORT_EXIT_STATUS]),
+        "gdiag-diff" => (cli::DIFF_EXAMPLES, &[cli::DIFF_EXIT_STATUS]),
         "gdiag-flame" => (cli::FLAME_EXAMPLES, &[cli::FLAME_EXIT_STATUS]),
         "gdiag-sched" => (
             cli::SCHED_EXAMPLES,

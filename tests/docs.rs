@@ -53,7 +53,14 @@ const NOT_RUN: &[(&str, &str)] = &[
 ];
 
 /// What reports and graphs are asked of.
-const RECORDINGS: &[&str] = &["gdiag.data", "slow.data", "node.data", "now.data"];
+const RECORDINGS: &[&str] = &[
+    "gdiag.data",
+    "gdiag.data.old",
+    "good.data",
+    "slow.data",
+    "node.data",
+    "now.data",
+];
 
 /// A recording of a whole program.
 const SAMPLE: &str = "sample.data";
@@ -62,6 +69,7 @@ const SAMPLE: &str = "sample.data";
 const PAGES: &[&str] = &[
     "gdiag.1",
     "gdiag-check.1",
+    "gdiag-diff.1",
     "gdiag-export.1",
     "gdiag-flame.1",
     "gdiag-record.1",
@@ -223,7 +231,7 @@ impl Place {
             // One may be running already, from the example before.
             self.run("gdiag stat || gdiag start -p $SERVICE1");
         }
-        let reads = ["gdiag report", "gdiag flame", "gdiag export"];
+        let reads = ["gdiag report", "gdiag diff", "gdiag flame", "gdiag export"];
         if reads.iter().any(|start| command.starts_with(start)) || command.contains(" -i ") {
             // Whatever was recorded last, and however little of it.
             for name in RECORDINGS {

@@ -1,12 +1,17 @@
 #!/bin/sh
 # A stranger's first hour: a minimal Debian in a directory, and README's commands typed into it, timed.
 #
-#   tests/fresh.sh [-m MIRROR] [-t] [-u] [SUITE]
+#   tests/fresh.sh [-m MIRROR] [SUITE [STEP...]]
 #
-#   SUITE      what debootstrap calls the release: bookworm (default), bullseye, trixie, noble, ...
+#   SUITE      what debootstrap calls the release: bookworm (default), trixie, bullseye, noble, ...
 #   -m MIRROR  where it comes from, default http://deb.debian.org/debian
-#   -t         `make test` as well; with GDIAG_REQUIRE=bpf,simgpu nothing may be skipped
-#   -u         as a user without root as well: cargo fetch, make without a network, sudo make install, uninstall
+#
+# and after `git clone` any of these steps, by default demo alone:
+#
+#   setup      make setup: only what building takes
+#   demo       make demo, make, make install, and the installed gdiag records and reports
+#   user       a user without root: cargo fetch, make without a network, sudo make install, sudo make uninstall
+#   test       make test; with GDIAG_REQUIRE=bpf,simgpu nothing may be skipped
 #
 # What it clones is the commit that is checked out here. It needs root and debootstrap, 6 GB, and a host that can
 # record. Beyond `git make ca-certificates` nothing is put into the root by hand, except how this machine reaches
@@ -23,17 +28,23 @@ fail() {
 	exit 1
 }
 
-mirror=http://deb.debian.org/debian tests= user=
-while getopts m:tu option; do
+mirror=http://deb.debian.org/debian
+while getopts m: option; do
 	case $option in
 	m) mirror=$OPTARG ;;
-	t) tests=1 ;;
-	u) user=1 ;;
-	*) sed -n '/^#   tests/,/^#   -u/s/^# *//p' "$0" >&2 && exit 2 ;;
+	*) sed -n '/^#   tests/,/^#   test /s/^# *//p' "$0" >&2 && exit 2 ;;
 	esac
 done
 shift $((OPTIND - 1))
 suite=${1:-bookworm}
+[ $# = 0 ] || shift
+[ $# -gt 0 ] || set -- demo
+for steps; do
+	case $steps in
+	setup | demo | user | test) ;;
+	*) fail "no such step: $steps" ;;
+	esac
+done
 
 # Outside: the directory, and what remains of it.
 if [ -z "${GDIAG_FRESH_DIR:-}" ]; then
@@ -61,9 +72,8 @@ if [ -z "${GDIAG_FRESH_DIR:-}" ]; then
 	trap 'exit 143' TERM
 	trap 'exit 129' HUP
 	mkdir -p target/fresh
-	rm -f "target/fresh/$suite.status"
 	# In the background, so that a signal is dealt with at once.
-	unshare --mount --propagation private "$0" -m "$mirror" ${tests:+-t} ${user:+-u} "$suite" >"target/fresh/$suite.log" 2>&1 &
+	unshare --mount --propagation private "$0" -m "$mirror" "$suite" "$@" >"target/fresh/$suite.log" 2>&1 &
 	inside=$!
 	status=0
 	wait "$inside" || status=$?
@@ -84,7 +94,7 @@ stamped() {
 	begin=$(date +%s)
 	ended=0
 	{
-		"$@" 2>&1 && : >"$GDIAG_FRESH_DIR/ok" || :
+		"$@" 2>&1 </dev/null && : >"$GDIAG_FRESH_DIR/ok" || :
 		times >"$GDIAG_FRESH_DIR/cpu"
 	} | while IFS= read -r line; do
 		printf '%s\n' "$line"
@@ -198,35 +208,56 @@ git clone -q --bare --no-hardlinks . "$root/srv/gdiag.git"
 step "apt-get install git make ca-certificates" enter / sh -c \
 	'apt-get -q update && apt-get -q -y install --no-install-recommends git make ca-certificates'
 step "git clone" enter /root git clone -q file:///srv/gdiag.git
-before=$(du -sxm "$root" | cut -f1)
-step "make demo" enter /root/gdiag make demo
-phases
-[ "$status" = 0 ] || tests='' user=''
-step "make" enter /root/gdiag make
-step "make install" enter /root/gdiag make install
-step "gdiag record -- target/simgpu/gpuload --inject lock" enter /root/gdiag \
-	timeout 120 gdiag record -- target/simgpu/gpuload --inject lock
-step "gdiag report" enter /root/gdiag sh -c 'timeout 120 gdiag report >/tmp/report && head -n 12 /tmp/report'
-step "gdiag record -o host.data -- git log" enter /root/gdiag \
-	timeout 120 gdiag record -o host.data -- git --no-pager log --oneline -5
-after=$(du -sxm "$root" | cut -f1)
-if [ -n "$user" ]; then
-	step "as a user: git clone" enter / sh -c 'useradd -m user && apt-get -q -y install --no-install-recommends sudo &&
+
+setup() {
+	step "make setup" enter /root/gdiag make setup
+	phases
+	step "tests/setup.sh features" enter /root/gdiag sh tests/setup.sh features
+}
+
+demo() {
+	step "make demo" enter /root/gdiag make demo
+	phases
+	step "make" enter /root/gdiag make
+	step "make install" enter /root/gdiag make install
+	step "gdiag record -- target/simgpu/gpuload --inject lock" enter /root/gdiag \
+		timeout 120 gdiag record -- target/simgpu/gpuload --inject lock
+	step "gdiag report" enter /root/gdiag sh -c 'timeout 120 gdiag report >/tmp/report && head -n 12 /tmp/report'
+	step "gdiag record -o host.data -- git log" enter /root/gdiag \
+		timeout 120 gdiag record -o host.data -- git --no-pager log --oneline -5
+}
+
+user() {
+	step "useradd, git clone" enter / sh -c 'useradd -m user && apt-get -q -y install --no-install-recommends sudo &&
 		echo "user ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/user && su user -c "git clone -q file:///srv/gdiag.git /home/user/gdiag"'
-	step "as a user: cargo fetch" enter /home/user/gdiag su user -c \
-		'. /etc/outside.sh; PATH=$PWD/target/toolchain:$PATH cargo fetch --locked'
+	step "as a user: make setup, cargo fetch" enter /home/user/gdiag su user -c \
+		'. /etc/outside.sh; make setup && PATH=$PWD/target/toolchain:$PATH cargo fetch --locked'
 	step "as a user, without a network: make" enter /home/user/gdiag unshare --net su user -c make
 	phases
 	step "as a user: sudo make install" enter /home/user/gdiag su user -c 'sudo make install PREFIX=/opt/gdiag'
-	step "the tree is still the user's" enter /home/user/gdiag sh -c 'find . ! -user user | (! grep .)'
+	step "the tree is still the user's" enter /home/user/gdiag sh -c '! find . ! -user user | grep .'
 	step "as a user: sudo make uninstall" enter /home/user/gdiag su user -c 'sudo make uninstall PREFIX=/opt/gdiag'
 	step "nothing is left" enter / sh -c '! find /opt/gdiag ! -type d | grep .'
-fi
-[ -z "$tests" ] || step "make test" enter /root/gdiag make test
+}
+
+tests() { step "make test" enter /root/gdiag make test; }
+
+before=$(du -sxm "$root" | cut -f1)
+for steps; do
+	case $steps in
+	setup) setup ;;
+	demo) demo ;;
+	user) user ;;
+	test) tests ;;
+	esac
+	# What did not build is not tried again.
+	[ "$status" = 0 ] || break
+done
+after=$(du -sxm "$root" | cut -f1)
 
 echo
 echo "== $suite, $(git rev-parse --short HEAD), $(nproc) CPUs, $(date -u +%F)"
 echo "    time  CPU time"
 cat "$times"
-echo "  $before MB before \`make demo\`, $after MB after the first recordings"
+echo "  $before MB with the clone, $after MB in the end"
 exit $status

@@ -120,6 +120,9 @@ setup_build() {
 	have protoc || missing="$missing protobuf-compiler"
 	have_protobuf || missing="$missing python3-protobuf"
 	have script || missing="$missing bsdutils"
+	# The runbooks need one, and are read by the other.
+	have jq || missing="$missing jq"
+	have shellcheck || missing="$missing shellcheck"
 	# The live view is tested in it.
 	have tmux || missing="$missing tmux"
 	# For the scenario with a peer in another network namespace.

@@ -63,7 +63,7 @@ report_to "$input" "$dir/report.json" ${gpu:+--gpu "$gpu"}
 finish "$(query --slurpfile sched "$dir/sched.json" --argjson most "$idle" --arg ended "$ended" '
 	include "lib";
 	[why_not] as $doubts
-	| ([.gpus[] | select(.idle_ns != null and .window_ns > 0)] | max_by(.idle_ns / .window_ns)) as $gpu
+	| ([.gpus[] | select(.idle_ns != null and .window_ns > 0)] | max_by(.idle_ns)) as $gpu
 	| (if $doubts != [] then verdict("cannot-tell"; $doubts[0])
 		elif $gpu.idle_ns * 100 <= $most * $gpu.window_ns then
 			if $ended != "" then verdict("cannot-tell"; $ended + "; until then the GPU was busy")

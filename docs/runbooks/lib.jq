@@ -60,8 +60,10 @@ def together:
 def where:
   map(select(.stack != [])) | max_by(.end_ns - .start_ns) | select(. != null) | .stack
   | map(select(test("\\.py:[0-9]+\\)$"))) as $python
-  | (if $python == [] then map(select(endswith("_[k]") or startswith("[") | not)) else $python end)[:3]
-  | select(. != []) | map(clean) | join(" < ");
+  # Frames of the kernel come first, down to its entry.
+  | ([range(length) as $n | select(.[$n] | . == "entry_SYSCALL_64_after_hwframe" or . == "el0t_64_sync") | $n] | max // -1) as $entry
+  | (if $python != [] then $python elif $entry + 1 < length then .[$entry + 1:] else . end)[:3]
+  | map(clean) | join(" < ");
 
 # Of a GPU with idle time.
 def cause_lines:
@@ -95,4 +97,6 @@ def thread_lines:
 
 def warnings: .quality.warnings[] | "warning: \(clean)";
 
-def gpu_line: "gpu: \(.index) \(.name | clean): idle \(if .idle_ns == null or .window_ns == 0 then "-" else .idle_ns / .window_ns | percent end) of \(.window_ns | length_of_time), \(.idle_explained | percent) of that explained";
+def gpu_line:
+  if .window_ns == 0 then "gpu: \(.index) \(.name | clean): not used"
+  else "gpu: \(.index) \(.name | clean): idle \(if .idle_ns == null then "-" else .idle_ns / .window_ns | percent end) of \(.window_ns | length_of_time), \(.idle_explained | percent) of that explained" end;

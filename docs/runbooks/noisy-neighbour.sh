@@ -72,8 +72,10 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1"
 
 	. as $sched
 	| (.end_ns - .start_ns) as $length
+	# runq_ns has the waits that ended; who is starved may wait all along.
 	| [.threads[] | select(.target and .runq_ns != null) | .throttled = off(["throttled"])
-		| .waited = .runq_ns + .throttled | .could_run = .run_ns + .waited] as $threads
+		| .waited = ([.runq_ns, off(["woken", "new", "preempted", "yielded"])] | max) + .throttled
+		| .could_run = .run_ns + .waited] as $threads
 	| [$threads[].pid] | unique as $own
 	# One that hardly wants to run is no victim.
 	| [$threads[] | select(.waited * 100 >= $percent * .could_run and .waited * 200 >= $length)] as $victims

@@ -33,6 +33,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 
 most=60
 over=50ms
+window=11
 stalls=6
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -47,7 +48,19 @@ while [ $# -gt 0 ]; do
 		need_number "$1" "$number"
 		most=$((number * scale))
 		;;
-	--over) need_value "$1" $# && over=$2 ;;
+	--over)
+		need_value "$1" $#
+		over=$2
+		# The memory has to hold a stall, with what was before: whole seconds, rounded up.
+		number=${over%%[!0-9]*}
+		need_number "$1" "$number"
+		case $over in
+		*us) ;;
+		*ms) window=$((number / 1000 + 11)) ;;
+		*m) window=$((number * 60 + 70)) ;;
+		*) window=$((number + 11)) ;;
+		esac
+		;;
 	--stalls) need_value "$1" $# && need_number "$1" "$2" && stalls=$2 ;;
 	*) break ;;
 	esac
@@ -67,7 +80,7 @@ case $1 in
 *) set -- -p "$1" ;;
 esac
 status=0
-"$GDIAG" start -q "$@" --name "$name" --snapshot-on "gap>$over" --snapshots "$((stalls + 4))" -o "$dir/stall" >&2 || status=$?
+"$GDIAG" start -q "$@" --name "$name" --window "${window}s" --snapshot-on "gap>$over" --snapshots "$((stalls + 4))" -o "$dir/stall" >&2 || status=$?
 case $status in
 0) ;;
 2 | 77) exit "$status" ;;

@@ -13,6 +13,7 @@ pub mod cause;
 mod chain;
 mod describe;
 mod device;
+pub mod diff;
 mod evidence;
 mod futex;
 mod gaps;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod diff;
 mod export;
 mod flame;
 mod flight;
@@ -25,6 +26,7 @@ use crate::event::Pid;
 use crate::units::Nanos;
 
 pub use check::{CheckOptions, CHECK_EXAMPLES, CHECK_EXIT_STATUS};
+pub use diff::{DiffOptions, DIFF_EXAMPLES, OLD_FILE};
 pub use export::{ExportFormat, ExportOptions, EXPORT_EXAMPLES};
 pub use flame::{FlameOptions, FLAME_EXAMPLES};
 pub use flight::{
@@ -94,6 +96,19 @@ pub const REPORT_EXIT_STATUS: Pairs = &[
     ),
     EXIT_STATUS[2],
     ("5", "an --assert does not hold"),
+];
+
+/// So does `diff`.
+pub const DIFF_EXIT_STATUS: Pairs = &[
+    (
+        "0",
+        "compared, whether anything changed or not; also when the reader of the output went away",
+    ),
+    (
+        "1",
+        "failed, or a recording was cut and is compared as far as it goes, or no GPU is in both",
+    ),
+    EXIT_STATUS[2],
 ];
 
 /// An `export` can be of a cut recording.
@@ -214,6 +229,7 @@ enum Command {
     Top(top::TopArgs),
     Record(record::RecordArgs),
     Report(report::ReportArgs),
+    Diff(diff::DiffArgs),
     Flame(flame::FlameArgs),
     Sched(sched::SchedArgs),
     Syscalls(syscalls::SyscallsArgs),
@@ -263,6 +279,7 @@ pub enum Action {
     Top(TopOptions),
     Record(RecordOptions),
     Report(ReportOptions),
+    Diff(DiffOptions),
     Flame(FlameOptions),
     Sched(SchedOptions),
     Syscalls(SyscallsOptions),
@@ -294,6 +311,7 @@ impl Action {
             }) => target,
             Action::Top(_)
             | Action::Report(_)
+            | Action::Diff(_)
             | Action::Flame(_)
             | Action::Sched(_)
             | Action::Syscalls(_)
@@ -334,6 +352,7 @@ impl Cli {
             Command::Top(args) => Action::Top(args.into_options()?),
             Command::Record(args) => Action::Record(args.into_options()?),
             Command::Report(args) => Action::Report(args.into_options()),
+            Command::Diff(args) => Action::Diff(args.into_options()),
             Command::Flame(args) => Action::Flame(args.into_options()?),
             Command::Sched(args) => Action::Sched(args.into_options()?),
             Command::Syscalls(args) => Action::Syscalls(args.into_options()?),
@@ -737,6 +756,19 @@ mod tests {
         assert_eq!(report(&["--gaps", "all"]).gap_limit(), None);
         assert_eq!(report(&["--gaps", "0"]).gap_limit(), Some(0));
         assert_eq!(report(&["--gpu", "3", "-i", "x"]).gpu, Some(3));
+    }
+
+    #[test]
+    fn a_comparison_is_with_the_recording_before() {
+        let diff = |args: &[&str]| match parse(&[&["diff"], args].concat()).unwrap() {
+            Action::Diff(options) => (options.a, options.b),
+            other => panic!("{other:?}"),
+        };
+        let files = |a: &str, b: &str| (PathBuf::from(a), PathBuf::from(b));
+        assert_eq!(diff(&[]), files("gdiag.data.old", "gdiag.data"));
+        assert_eq!(diff(&["good.data"]), files("good.data", "gdiag.data"));
+        assert_eq!(diff(&["a", "b", "--json"]), files("a", "b"));
+        assert_eq!(refused(&["diff", "a", "b", "c"]).0, 2);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod diff;
 pub mod export;
 pub mod flame;
 pub mod flight;
@@ -31,6 +32,7 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Top(options) => top::run(options),
         Action::Record(options) => record::run(options),
         Action::Report(options) => report::run(options),
+        Action::Diff(options) => diff::run(options),
         Action::Flame(options) => flame::run(options),
         Action::Sched(options) => sched::run(options),
         Action::Syscalls(options) => syscalls::run(options),

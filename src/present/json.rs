@@ -569,6 +569,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::analyse::assert;
     use crate::present::sample;
 
     fn document(report: &Report, meta: &Meta, summary: Option<&Summary>) -> (String, Value) {
@@ -662,6 +663,33 @@ mod tests {
     fn the_sample_document_is_the_golden_one() {
         let text = document(&sample::report(), &sample::meta(), Some(&sample::summary())).0;
         sample::assert_golden("report.json", &text);
+    }
+
+    #[test]
+    fn verdicts_stand_beside_the_figures() {
+        let asserts = ["idle<20%", "longest-gap<50ms", "lost<1", "gpu-coverage>99%"];
+        let asserts: Vec<_> = asserts.iter().map(|text| text.parse().unwrap()).collect();
+        let report = Report {
+            gpus: sample::unknowable().gpus,
+            ..sample::report()
+        };
+        let mut verdicts = assert::judge(&asserts, &sample::report(), Some(0));
+        verdicts.extend(assert::judge(&asserts[..1], &report, Some(0)));
+        let mut out = Vec::new();
+        let (meta, summary) = (sample::meta(), sample::summary());
+        write_judged(
+            &mut out,
+            &sample::report(),
+            &meta,
+            Some(&summary),
+            &verdicts,
+        )
+        .unwrap();
+        let text = String::from_utf8(out).unwrap();
+        sample::assert_golden("report-asserts.json", &text);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let last = value["asserts"].as_array().unwrap().last().unwrap();
+        assert!(last["holds"].is_null() && last["value"].is_null(), "{last}");
     }
 
     #[test]

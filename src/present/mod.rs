@@ -6,6 +6,7 @@
 
 pub mod asserts;
 pub mod check;
+pub mod diff;
 pub mod export;
 mod facts;
 pub mod flame;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ranks that meet after every step, each on a device of its own, and one of them may be late: for as long as they run.
 
-  lockstep.py [--ranks 2] [--seconds 60] [--fault none|sleep|compute|helper|kernels] [--slow 1] [--ms 20] [--collective]
+  lockstep.py [--ranks 2] [--seconds 60] [--fault none|sleep|compute|helper|kernels] [--slow 1] [--ms 20] [--collective] [--name N]
 
 Needs GDIAG_SIM_DEVICES as large as --ranks. The first line says the pids: "ranks PID PID...", when all run.
 The faults are of every step of rank --slow: it sleeps, it computes, it waits for a helper process that computes, or
@@ -36,7 +36,7 @@ def serve(channel):
 
 def rank(number, args, pipe):
     follow_parent()
-    set_name("rank-%d" % number)
+    set_name(args.name or "rank-%d" % number)
     fault = args.fault if number == args.slow else "none"
     # Before the driver is there, which does not outlive a fork.
     helper = Helper("helper", serve) if fault == "helper" else None
@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--slow", type=int, default=1)
     parser.add_argument("--ms", type=float, default=20)
     parser.add_argument("--collective", action="store_true")
+    parser.add_argument("--name", help="what all ranks call themselves")
     args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     pipes, ranks = [], []
