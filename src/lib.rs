@@ -59,7 +59,8 @@
 //! - row: `unwind` `collect` `checkup` `symbolize` `decode` `store` `model` `analyse` `pipeline` `cli` `present` `commands`
 //! - beside: `units` `event` `facts` `fxhash` `histogram` `intern` `demangle` `error`
 //!
-//! Tests may look further. `store` uses nothing of the row, so that any machine can read a recording.
+//! Tests may look further. `store` uses nothing of the row, so that any machine can read a recording. `pipeline` comes after `analyse` because what the
+//! kernel adds up becomes the summaries of that at once.
 //!
 //! # Three address spaces
 //!
@@ -67,7 +68,7 @@
 //!    kernel does not have is left out, and the recording says so. There are six objects, so that each can fail to load without the others: `sched`
 //!    (switches, wakeups, waits: what every recording needs), `stacks`, `driver`, `syscalls`, `sched_sum`, `cuda_processes`.
 //! 2. **The target.** `cupti-shim/` is a library that the driver loads, or that gdiag puts there ([`collect::inject`]). It has one thread, and one shared memory with a ring.
-//!    It is linked for glibc 2.17, and its promise is to do no harm. `cupti-shim/layout` is the only code that it shares with gdiag.
+//!    It is linked for glibc 2.17, and its promise is to do no harm. It shares with gdiag what the memory looks like (`cupti-shim/layout`) and how a libcupti is chosen (`cupti-shim/locate`).
 //! 3. **gdiag.** All else. It lives outside of its targets and can be killed at any time: BPF programs end with their file descriptors, and a shim without a sign of
 //!    life stops collecting within a second.
 //!

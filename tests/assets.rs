@@ -154,6 +154,8 @@ fn help_shows_what_the_page_does() {
     fn look(command: &Command) {
         let name = command.get_display_name().unwrap_or(command.get_name());
         let help = command.get_after_long_help().unwrap().to_string();
+        let words: Vec<&str> = help.split_whitespace().collect();
+        let help = words.join(" ");
         let page = page(command, name);
         for section in ["EXAMPLES", "EXIT STATUS"] {
             let after = page.split(&format!(".SH {section}\n")).nth(1).unwrap();

@@ -189,7 +189,17 @@ fn after_help(examples: Pairs, statuses: &[Pairs]) -> String {
         text.push_str("\n\nExit status:");
     }
     for (status, meaning) in statuses.iter().copied().flatten() {
-        text.push_str(&format!("\n  {status:<5}  {meaning}"));
+        text.push_str(&format!("\n  {status:<5} "));
+        let mut column = 8;
+        for word in meaning.split(' ') {
+            if column + 1 + word.len() > NARROW {
+                text.push_str("\n        ");
+                column = 8;
+            }
+            text.push(' ');
+            text.push_str(word);
+            column += 1 + word.len();
+        }
     }
     text
 }

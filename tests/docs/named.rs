@@ -32,21 +32,18 @@ const VALUES: &[(&str, &str)] = &[
 
 /// What is between backquotes outside of blocks.
 pub fn spans_of_markdown(text: &str) -> Vec<String> {
-    let mut spans = Vec::new();
     let mut inside = false;
     let mut prose = String::new();
     for line in text.lines() {
-        if line.starts_with("```") {
+        if line.trim_start().starts_with("```") {
             inside = !inside;
         } else if !inside {
             prose.push_str(line);
-            prose.push('\n');
+            prose.push(' ');
         }
     }
-    spans.extend(
-        (prose.split('`').skip(1).step_by(2)).map(|span| span.replace('\n', " ").to_string()),
-    );
-    spans
+    let spans = prose.split('`').skip(1).step_by(2);
+    spans.map(str::to_string).collect()
 }
 
 /// What is bold in a manual page, but for names of pages.
@@ -96,8 +93,8 @@ fn arguments(line: &str) -> Vec<String> {
 }
 
 /// What gdiag makes of a line. `None`: it is a form, in which a target or a value is left out.
-fn parse(document: &str, line: &str) -> Option<Action> {
-    match Cli::try_parse_from(arguments(line)).and_then(Cli::into_action) {
+fn parse(document: &str, line: &str, arguments: &[String]) -> Option<Action> {
+    match Cli::try_parse_from(arguments).and_then(Cli::into_action) {
         Ok(action) => Some(action),
         Err(e) => {
             let is_form = match e.kind() {
@@ -120,7 +117,7 @@ pub fn is_whole(document: &str, span: &str) -> bool {
         && !VALUES
             .iter()
             .any(|(name, _)| words(span).iter().any(|word| word == name))
-        && parse(document, span).is_some()
+        && parse(document, span, &arguments(span)).is_some()
 }
 
 /// All that a line could refer to.
@@ -140,17 +137,16 @@ impl Repository {
                 &mut sources,
             );
         }
-        let manifests = [
-            "Cargo.toml",
-            "cupti-shim/Cargo.toml",
-            "cupti-shim/layout/Cargo.toml",
-            "tests/simgpu/cuda/Cargo.toml",
-            "tests/simgpu/cupti/Cargo.toml",
-            "tests/simgpu/nvml/Cargo.toml",
-        ];
+        let workspace = read("Cargo.toml");
+        let members = workspace
+            .lines()
+            .find_map(|line| line.strip_prefix("members = "));
+        let manifests = (members.unwrap().split('"').skip(1).step_by(2))
+            .map(|member| read(&format!("{member}/Cargo.toml")))
+            .collect();
         Repository {
             makefile: read("Makefile"),
-            manifests: manifests.map(read).concat(),
+            manifests,
             sources,
         }
     }
@@ -177,7 +173,7 @@ impl Repository {
                 assert!(path.is_file(), "{document}: {line}");
             };
             match program.as_str() {
-                "gdiag" if !rest.is_empty() => drop(parse(document, part)),
+                "gdiag" if !rest.is_empty() => drop(parse(document, line, &words)),
                 "make" => {
                     let rules = self
                         .makefile
@@ -189,8 +185,16 @@ impl Repository {
                     }
                 }
                 "cargo" if !rest.is_empty() => self.check_cargo(document, line, rest),
-                "python3" | "sh" if !rest.is_empty() => script(&rest[0]),
-                path if path.starts_with("tests/") && rest.iter().any(|_| true) => script(program),
+                "python3" | "sh" if rest.first().is_some_and(|path| path.contains('/')) => {
+                    script(&rest[0]);
+                }
+                path if path.starts_with("tests/") || path.starts_with("docs/runbooks/") => {
+                    // A name alone may be that of a directory.
+                    if rest.is_empty() {
+                        return is_command;
+                    }
+                    script(program);
+                }
                 _ if OTHERS.iter().any(|(name, _)| name == program) => {}
                 _ => return is_command,
             }
@@ -201,7 +205,7 @@ impl Repository {
 
     fn check_cargo(&self, document: &str, line: &str, words: &[String]) {
         let known = [
-            "build", "test", "run", "fmt", "clippy", "doc", "bench", "install", "update",
+            "build", "check", "test", "run", "fmt", "clippy", "doc", "bench", "install", "update",
         ];
         assert!(known.contains(&words[0].as_str()), "{document}: {line}");
         for pair in words.windows(2) {
@@ -234,6 +238,19 @@ fn gather(directory: &Path, text: &mut String) {
     }
 }
 
+fn markdown(directory: &Path, names: &mut Vec<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    for entry in fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        let name = directory.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            markdown(&name, names);
+        } else if name.extension().is_some_and(|e| e == "md") {
+            names.push(name.display().to_string());
+        }
+    }
+}
+
 /// Every document for people, and the least number of commands in it.
 fn documents() -> Vec<(String, usize)> {
     let mut documents: Vec<(String, usize)> = [
@@ -246,6 +263,13 @@ fn documents() -> Vec<(String, usize)> {
     ]
     .map(|(name, least)| (name.to_string(), least))
     .to_vec();
+    let mut found = Vec::new();
+    markdown(Path::new("docs"), &mut found);
+    let new = found
+        .into_iter()
+        .filter(|name| !documents.iter().any(|(known, _)| known == name));
+    let new: Vec<String> = new.collect();
+    documents.extend(new.into_iter().map(|name| (name, 0)));
     for name in super::PAGES {
         documents.push((format!("man/{name}"), 1));
     }
@@ -267,6 +291,26 @@ fn every_command_that_is_named_is_one() {
             .filter(|line| repository.check(&document, line));
         let count = commands.count();
         assert!(count >= least, "{document}: {count}");
+    }
+}
+
+#[test]
+fn every_target_of_the_makefile_is_told_of() {
+    let contributing = read("CONTRIBUTING.md");
+    let makefile = read("Makefile");
+    let targets: Vec<&str> = makefile
+        .lines()
+        .filter_map(|line| line.strip_prefix(".PHONY: "))
+        .flat_map(|targets| targets.split(' '))
+        .filter(|target| *target != "all")
+        .collect();
+    assert!(targets.len() > 10, "{targets:?}");
+    for target in targets {
+        assert!(
+            contributing.contains(&format!("| `make {target}`"))
+                || contributing.contains(&format!(", `make {target}` |")),
+            "{target}"
+        );
     }
 }
 
