@@ -1,6 +1,6 @@
 //! `gdiag diff` as a script sees it: over recordings of a real GPU, and from a fault that is made on the simulated one.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
 #[path = "scenarios/machine.rs"]
 mod machine;

@@ -22,8 +22,8 @@ pub use side::{side, CauseSide, GpuSide, Side, Timed};
 
 use noise::{precise, ratio, Estimate, Series};
 
-/// Standard errors that a change must exceed. Of a hundred figures of which none has changed, less than one in a
-/// hundred comparisons then has one that is wrongly said to have.
+/// Standard errors that a change must exceed, for many figures are compared. Simulated, one that has not changed is said to
+/// have once in some 10,000 times; gdiag-diff(1) has the rest.
 const SURE: f64 = 4.0;
 
 /// Runs of the same differ in what stays as it is from start to end of each: where memory lies, how warm the machine is.

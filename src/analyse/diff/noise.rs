@@ -159,6 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::analyse::diff::SURE;
 
     /// Numbers without a pattern, the same in every run.
     struct Dice(u64);
@@ -187,7 +188,7 @@ mod tests {
         series
     }
 
-    /// One in so many pairs of recordings of the same would be told apart at four standard errors.
+    /// Of 4,000 pairs of recordings of the same, those that would be told apart.
     fn false_alarms(dice: &mut Dice, memory: f64) -> usize {
         const PAIRS: usize = 4_000;
         const FINER: usize = 8;
@@ -206,7 +207,7 @@ mod tests {
         };
         let is_told = |a: Estimate, b: Estimate| {
             let error = a.error.unwrap().hypot(b.error.unwrap());
-            (a.value.unwrap() - b.value.unwrap()).abs() > 4.0 * error
+            (a.value.unwrap() - b.value.unwrap()).abs() > SURE * error
         };
         (0..PAIRS).filter(|_| is_told(side(), side())).count()
     }
@@ -240,7 +241,7 @@ mod tests {
     fn what_happened_once_is_not_sure() {
         let once = series(|i| if i == 3 { 5e5 } else { 0.0 });
         let estimate = ratio(&once, &series(|_| 1e6));
-        assert!(4.0 * estimate.error.unwrap() > estimate.value.unwrap());
+        assert!(SURE * estimate.error.unwrap() > estimate.value.unwrap());
     }
 
     #[test]
