@@ -235,7 +235,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::NotPermitted { .. } => {
-                "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE".to_string()
+                "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE; `gdiag check` tells what is missing".to_string()
             }
             Error::NoBtf => {
                 "use a kernel built with CONFIG_DEBUG_INFO_BTF, as those of Debian, Ubuntu, Fedora and RHEL are"
@@ -422,7 +422,8 @@ mod tests {
         assert_eq!(
             render(&denied().into()),
             "gdiag: cannot load BPF program 'sched_switch': Operation not permitted (os error 1)\n\
-             hint: run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE\n"
+             hint: run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE; \
+             `gdiag check` tells what is missing\n"
         );
     }
 

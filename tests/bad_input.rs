@@ -201,7 +201,7 @@ fn no_privileges() {
         &output,
         77,
         "cannot load the BPF programs: Operation not permitted",
-        "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE",
+        "run as root, or give the binary CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE; `gdiag check` tells what is missing",
     );
     assert!(!place.path("ran").exists() && !place.path("x").exists());
 }

@@ -50,7 +50,8 @@ fn read(path: &str) -> Needs {
 
     let (dynamic, _) = sections.dynamic(ENDIAN, data).unwrap().unwrap();
     for entry in dynamic.iter().filter(|d| d.tag(ENDIAN) == elf::DT_NEEDED) {
-        needs.needed
+        needs
+            .needed
             .push(text(entry.string(ENDIAN, strings).unwrap()));
     }
 

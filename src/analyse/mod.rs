@@ -446,7 +446,9 @@ fn each_gap(
 }
 
 fn longest_of(gaps: &[Gap], until: Nanos) -> Nanos {
-    let lengths = gaps.iter().map(|g| g.end.min(until).saturating_sub(g.start));
+    let lengths = gaps
+        .iter()
+        .map(|g| g.end.min(until).saturating_sub(g.start));
     lengths.max().unwrap_or_default()
 }
 

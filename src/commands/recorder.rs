@@ -321,7 +321,7 @@ impl Unseen {
         } else {
             format!(
                 "{who} CUDA, but {they} started without gdiag's library: host side only; \
-                 see 'gdiag shim install'"
+                 see `gdiag shim install`"
             )
         })
     }

@@ -49,7 +49,7 @@ impl StoreError {
     pub fn hint(&self) -> &'static str {
         match self {
             StoreError::Open { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => "record one with 'gdiag record', or name another file with -i",
+                io::ErrorKind::NotFound => "record one with `gdiag record`, or name another file with -i",
                 io::ErrorKind::PermissionDenied => {
                     "a recording belongs to whoever made it: read it as that user, or change its owner"
                 }
@@ -62,9 +62,9 @@ impl StoreError {
             StoreError::Create { .. } => "name a file that can be written with -o",
             StoreError::Write { .. } => {
                 "make room there or name a file elsewhere with -o; \
-                 what was recorded before is in the file, and 'gdiag report' reads it"
+                 what was recorded before is in the file, and `gdiag report` reads it"
             }
-            StoreError::NotARecording { .. } => "name a file that 'gdiag record' wrote",
+            StoreError::NotARecording { .. } => "name a file that `gdiag record` wrote",
             StoreError::Empty { .. } => "the recorder was stopped before it wrote anything: record again",
             StoreError::Cut { .. } => "copy it again, or record again: nothing in it can be reported",
             StoreError::NewerVersion { .. } => "read it with the gdiag that recorded it, or a newer one",
