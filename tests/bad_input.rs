@@ -495,15 +495,15 @@ fn what_is_no_recording() {
     fs::write(place.path("perf"), b"PERFILE2and so on").unwrap();
     for (name, line, hint) in [
         ("empty", "is empty", "record again"),
-        ("text", "is not a gdiag recording", "'gdiag record' wrote"),
+        ("text", "is not a gdiag recording", "`gdiag record` wrote"),
         (
             "perf",
             "it is a perf.data file; 'perf report' reads it",
-            "'gdiag record' wrote",
+            "`gdiag record` wrote",
         ),
-        ("fifo", "it is a pipe or a device", "'gdiag record' wrote"),
-        (".", "it is a directory", "'gdiag record' wrote"),
-        ("none", "No such file or directory", "'gdiag record'"),
+        ("fifo", "it is a pipe or a device", "`gdiag record` wrote"),
+        (".", "it is a directory", "`gdiag record` wrote"),
+        ("none", "No such file or directory", "`gdiag record`"),
     ] {
         assert_refused(&report(&place.path(name), &[]), 1, line, hint);
     }

@@ -48,20 +48,20 @@ fn what_is_no_recording() {
     assert_refused(
         &dir.path().join("none"),
         "No such file or directory",
-        "'gdiag record'",
+        "`gdiag record`",
     );
     assert_refused(&file("empty", b""), "is empty", "record again");
     assert_refused(
         &file("text", b"milk, bread\n"),
         "is not a gdiag recording",
-        "'gdiag record' wrote",
+        "`gdiag record` wrote",
     );
     assert_refused(
         &file("perf", b"PERFILE2and so on"),
         "it is a perf.data file",
-        "'gdiag record' wrote",
+        "`gdiag record` wrote",
     );
-    assert_refused(dir.path(), "it is a directory", "'gdiag record' wrote");
+    assert_refused(dir.path(), "it is a directory", "`gdiag record` wrote");
 }
 
 #[test]
