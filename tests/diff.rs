@@ -152,7 +152,9 @@ fn a_fault_that_came_is_named_with_its_size() {
     let directory = tempfile::tempdir().unwrap();
     let record = |name: &str, more: &[&str]| {
         let file = directory.path().join(name);
-        let output = Command::new(env!("CARGO_BIN_EXE_gdiag"))
+        // Before all others, which are noise: there may be much of it where tests run.
+        let output = Command::new("chrt")
+            .args(["-f", "1", "timeout", "60", env!("CARGO_BIN_EXE_gdiag")])
             .args(["record", "-q", "-o"])
             .arg(&file)
             .arg("--")
