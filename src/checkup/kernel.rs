@@ -71,7 +71,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         "stacks of waits",
         kernel.wait_stacks,
         "waits have no user stack",
-        "use a kernel with the tracepoint sched_exit_tp (Linux 6.14 or later)",
+        "use a kernel with the tracepoint sched_exit_tp (Linux 6.16 or later)",
         false,
     ));
     checks.push(feature(
@@ -80,6 +80,14 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         kernel.system_calls,
         "no system calls are recorded",
         "use a kernel built with CONFIG_FTRACE_SYSCALLS",
+        false,
+    ));
+    checks.push(feature(
+        "kernel.throttling",
+        "CPU quotas",
+        kernel.throttling,
+        "waits for a new quota look like waits for a CPU",
+        "use a kernel built with CONFIG_CFS_BANDWIDTH",
         false,
     ));
     checks.push(match kernel.probes {

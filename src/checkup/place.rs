@@ -48,7 +48,7 @@ fn cgroup(facts: &Facts) -> Check {
             return Check::warning(
                 id,
                 what,
-                "no hierarchy is mounted: containers and throttling are not told",
+                "no hierarchy is mounted: -G and --container find nothing",
             )
             .remedy("mount -t cgroup2 cgroup2 /sys/fs/cgroup");
         }

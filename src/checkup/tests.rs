@@ -51,6 +51,7 @@ pub(crate) fn good() -> Facts {
             bpf_loop: Some(true),
             wait_stacks: Some(true),
             system_calls: Some(true),
+            throttling: Some(true),
             probes: Some(Method::Many),
             symbols: Some(true),
             ..Kernel::default()
@@ -265,6 +266,9 @@ fn a_kernel_without_what_is_needed_is_a_failure() {
     });
     assert_status("kernel.system_calls", Warning, |f| {
         f.kernel.system_calls = Some(false)
+    });
+    assert_status("kernel.throttling", Warning, |f| {
+        f.kernel.throttling = Some(false)
     });
     assert_status("kernel.driver_probes", Unknown, |f| f.kernel.probes = None);
     assert_status("kernel.symbols", Warning, |f| {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -154,12 +154,15 @@ pub struct Look {
 pub fn look(proc_pid: u32) -> Result<Look, Refusal> {
     let (mapping, _) = map(proc_pid, false)?;
     let control = mapping.control();
-    let owner = control.collector.load(Ordering::Acquire);
+    // Relaxed loads and a fence: of memory that may only be read, Rust promises no others.
+    let owner = control.collector.load(Ordering::Relaxed);
+    let state = control.state.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
     let collector = (owner >> 32) as u32;
     Ok(Look {
+        state,
         driver_version: control.driver_version.load(Ordering::Relaxed),
         collector: (owner != 0 && collector_id(collector) == owner).then_some(collector),
-        state: control.state.load(Ordering::Acquire),
         facts: Facts(Arc::clone(&mapping)).read(),
     })
 }
@@ -170,15 +173,15 @@ fn map(proc_pid: u32, writable: bool) -> Result<(Arc<Mapping>, Consumer), Refusa
         .map_err(|e| Refusal::of("cannot read its memory map", &e))?
         .ok_or(Refusal::NoShim)?;
     let file = OpenOptions::new()
-            .read(true)
-            .write(writable)
-            .open(&path)
-            .map_err(|e| match e.kind() {
-                io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
-                    "cannot open its shared memory: {e}; that takes CAP_CHECKPOINT_RESTORE, also for root in a container"
-                )),
-                _ => Refusal::of("cannot open its shared memory", &e),
-            })?;
+        .read(true)
+        .write(writable)
+        .open(&path)
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => Refusal::Unusable(format!(
+                "cannot open its shared memory: {e}; that takes CAP_CHECKPOINT_RESTORE, also for root in a container"
+            )),
+            _ => Refusal::of("cannot open its shared memory", &e),
+        })?;
     // Shrinking it under us would be a SIGBUS; so the seal comes before the size.
     if !sealed(&file) {
         return Err(Refusal::Unusable(

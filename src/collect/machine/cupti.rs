@@ -269,7 +269,7 @@ fn of_wheel(real: &Path) -> Option<String> {
             .and_then(|first| first.parse::<u32>().ok());
         major.is_none() || first == major
     };
-    versions.filter(of_major).last()
+    versions.filter(of_major).next_back()
 }
 
 fn is_site_packages(dir: &Path) -> bool {

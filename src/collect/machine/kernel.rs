@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead as _};
 
+use libbpf_rs::btf::types::Struct;
 use libbpf_rs::Btf as KernelTypes;
 
 use crate::collect::driver::Method;
@@ -27,6 +28,8 @@ pub struct Kernel {
     /// Where a thread was when it went to sleep.
     pub wait_stacks: Option<bool>,
     pub system_calls: Option<bool>,
+    /// That a thread waits because the CPU quota of its cgroup is used up.
+    pub throttling: Option<bool>,
     pub probes: Option<Method>,
     /// Addresses of functions are shown, so that kernel stacks have names.
     pub symbols: Option<bool>,
@@ -84,10 +87,23 @@ impl Kernel {
                     .iter()
                     .all(|name| bpf::tracepoint_args(&types, name).is_some()),
             ),
+            throttling: Some(
+                has_member(&types, "task_struct", "throttled")
+                    || has_member(&types, "cfs_rq", "throttle_count"),
+            ),
             probes: Some(driver::Method::of(&types)),
             ..kernel
         }
     }
+}
+
+/// As the BPF programs ask it.
+fn has_member(types: &KernelTypes<'_>, of: &str, name: &str) -> bool {
+    let Some(of) = types.type_by_name::<Struct<'_>>(of) else {
+        return false;
+    };
+    let mut members = of.iter();
+    members.any(|member| member.name.is_some_and(|member| member == name))
 }
 
 /// Whoever may not see them is shown zeros.
