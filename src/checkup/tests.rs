@@ -234,7 +234,7 @@ fn a_kernel_without_what_is_needed_is_a_failure() {
     use Status::{Failure, Unknown, Warning};
     assert_status("kernel.btf", Failure, |f| f.kernel.btf = Btf::Missing);
     assert_status("kernel.btf", Failure, |f| {
-        f.kernel.btf = Btf::Unreadable("x".to_string())
+        f.kernel.btf = Btf::Unreadable("x".to_string());
     });
     for (at, id) in [
         "kernel.ring_buffer",
@@ -256,23 +256,23 @@ fn a_kernel_without_what_is_needed_is_a_failure() {
             .insert("irq_handler_entry".to_string());
     });
     assert_status("kernel.tracepoints", Unknown, |f| {
-        f.kernel.btf = Btf::Missing
+        f.kernel.btf = Btf::Missing;
     });
     assert_status("kernel.bpf_loop", Warning, |f| {
-        f.kernel.bpf_loop = Some(false)
+        f.kernel.bpf_loop = Some(false);
     });
     assert_status("kernel.wait_stacks", Warning, |f| {
-        f.kernel.wait_stacks = Some(false)
+        f.kernel.wait_stacks = Some(false);
     });
     assert_status("kernel.system_calls", Warning, |f| {
-        f.kernel.system_calls = Some(false)
+        f.kernel.system_calls = Some(false);
     });
     assert_status("kernel.throttling", Warning, |f| {
-        f.kernel.throttling = Some(false)
+        f.kernel.throttling = Some(false);
     });
     assert_status("kernel.driver_probes", Unknown, |f| f.kernel.probes = None);
     assert_status("kernel.symbols", Warning, |f| {
-        f.kernel.symbols = Some(false)
+        f.kernel.symbols = Some(false);
     });
     assert_status("kernel.symbols", Warning, |f| f.kernel.symbols = None);
 }
@@ -281,10 +281,10 @@ fn a_kernel_without_what_is_needed_is_a_failure() {
 fn programs_that_the_kernel_refuses_have_a_remedy_that_fits() {
     assert_status("bpf.load", Status::Failure, |f| f.loads.host = refused());
     assert_status("bpf.stacks", Status::Warning, |f| {
-        f.loads.stacks = refused()
+        f.loads.stacks = refused();
     });
     assert_status("bpf.system_calls", Status::Unknown, |f| {
-        f.loads.system_calls = Load::NotTried
+        f.loads.system_calls = Load::NotTried;
     });
     let remedy = |change: fn(&mut Facts)| {
         let check = after("bpf.load", |f| {
@@ -319,41 +319,41 @@ fn what_happened_beats_what_is_said_of_rights() {
     });
     // CAP_BPF and CAP_PERFMON, CAP_SYS_PTRACE.
     assert_status("rights.capabilities", Warning, |f| {
-        f.rights.capabilities = Some(3 << 38 | 1 << 19)
+        f.rights.capabilities = Some(3 << 38 | 1 << 19);
     });
     assert_status("rights.capabilities", Warning, |f| {
-        f.rights.capabilities = Some(7 << 38)
+        f.rights.capabilities = Some(7 << 38);
     });
     // CAP_SYS_ADMIN and CAP_SYS_PTRACE.
     assert_status("rights.capabilities", Ok, |f| {
-        f.rights.capabilities = Some(1 << 21 | 1 << 19)
+        f.rights.capabilities = Some(1 << 21 | 1 << 19);
     });
     assert_status("rights.capabilities", Unknown, |f| {
-        f.rights.capabilities = None
+        f.rights.capabilities = None;
     });
     assert_status("rights.user_namespace", Ok, |f| {
-        f.rights.first_user_namespace = Some(false)
+        f.rights.first_user_namespace = Some(false);
     });
     assert_status("rights.user_namespace", Failure, |f| {
         f.rights.first_user_namespace = Some(false);
         f.loads.host = refused();
     });
     assert_status("rights.user_namespace", Unknown, |f| {
-        f.rights.first_user_namespace = None
+        f.rights.first_user_namespace = None;
     });
     assert_status("rights.lockdown", Ok, |f| {
-        f.rights.lockdown = Some("integrity".to_string())
+        f.rights.lockdown = Some("integrity".to_string());
     });
     assert_status("rights.lockdown", Failure, |f| {
         f.rights.lockdown = Some("confidentiality".to_string());
         f.loads.host = refused();
     });
     assert_status("rights.unprivileged_bpf", Ok, |f| {
-        f.rights.unprivileged_bpf_disabled = None
+        f.rights.unprivileged_bpf_disabled = None;
     });
     assert_status("rights.perf_events", Warning, none);
     assert_status("rights.perf_events", Warning, |f| {
-        f.rights.perf_event_paranoid = None
+        f.rights.perf_event_paranoid = None;
     });
     assert_status("rights.perf_events", Ok, |f| {
         none(f);
@@ -361,7 +361,7 @@ fn what_happened_beats_what_is_said_of_rights() {
     });
     assert_status("rights.ptrace", Warning, none);
     assert_status("rights.ptrace", Warning, |f| {
-        f.rights.ptrace_scope = Some(3)
+        f.rights.ptrace_scope = Some(3);
     });
     assert_status("rights.ptrace", Ok, |f| f.rights.ptrace_scope = None);
     assert_status("rights.proc", Failure, |f| f.rights.foreign_proc = true);
@@ -377,21 +377,21 @@ fn what_happened_beats_what_is_said_of_rights() {
 fn limits_count_where_they_are_too_low() {
     use Status::{Failure, Ok, Unknown};
     assert_status("limits.open_files", Failure, |f| {
-        f.rights.open_files = Some((64, 64))
+        f.rights.open_files = Some((64, 64));
     });
     assert_status("limits.open_files", Ok, |f| {
-        f.rights.open_files = Some((64, 128))
+        f.rights.open_files = Some((64, 128));
     });
     assert_status("limits.open_files", Unknown, |f| f.rights.open_files = None);
     assert_status("limits.locked_memory", Ok, |f| {
-        f.rights.locked_memory = Some(0)
+        f.rights.locked_memory = Some(0);
     });
     assert_status("limits.locked_memory", Unknown, |f| {
         f.rights.capabilities = Some(0);
         f.loads.host = refused();
     });
     assert_status("limits.locked_memory", Unknown, |f| {
-        f.rights.locked_memory = None
+        f.rights.locked_memory = None;
     });
 }
 
@@ -421,7 +421,7 @@ fn no_gpu_is_a_warning_and_the_host_is_recorded() {
 fn what_is_wrong_with_a_driver_is_told() {
     use Status::{Ok, Unknown, Warning};
     assert_status("gpu.driver", Warning, |f| {
-        f.driver.nvml = Err("no library".to_string())
+        f.driver.nvml = Err("no library".to_string());
     });
     let asleep = after("gpu.driver", |f| {
         f.driver.module = None;
@@ -440,27 +440,27 @@ fn what_is_wrong_with_a_driver_is_told() {
         "{closed:?}"
     );
     assert_status("gpu.cards", Warning, |f| {
-        nvml(f, |card| card.trouble = Some("lost".to_string()))
+        nvml(f, |card| card.trouble = Some("lost".to_string()));
     });
     assert_status("gpu.cards", Warning, |f| {
-        f.driver.nvml = Result::Ok(DriverFacts::default())
+        f.driver.nvml = Result::Ok(DriverFacts::default());
     });
     assert_eq!(after("gpu.cards", |_| {}).found, "2 x NVIDIA H200");
     assert_status("gpu.persistence", Ok, |f| {
-        nvml(f, |card| card.persistence = Some(false))
+        nvml(f, |card| card.persistence = Some(false));
     });
     assert_status("gpu.persistence", Unknown, |f| {
-        nvml(f, |card| card.persistence = None)
+        nvml(f, |card| card.persistence = None);
     });
     assert_status("gpu.mig", Warning, |f| {
-        nvml(f, |card| card.mig = Some(true))
+        nvml(f, |card| card.mig = Some(true));
     });
     assert_status("gpu.mig", Ok, |f| nvml(f, |card| card.mig = None));
     assert_status("cupti.rights", Ok, |f| {
-        f.driver.profiling_admin_only = Some(false)
+        f.driver.profiling_admin_only = Some(false);
     });
     assert_status("cupti.rights", Unknown, |f| {
-        f.driver.profiling_admin_only = None
+        f.driver.profiling_admin_only = None;
     });
 }
 
@@ -468,13 +468,13 @@ fn what_is_wrong_with_a_driver_is_told() {
 fn a_libcupti_that_does_not_fit_is_none() {
     assert_status("cupti.libraries", Status::Warning, |f| f.libraries.clear());
     assert_status("cupti.libraries", Status::Warning, |f| {
-        f.libraries[0].major = Some(13)
+        f.libraries[0].major = Some(13);
     });
     assert_status("cupti.libraries", Status::Warning, |f| {
-        f.libraries[0].foreign = true
+        f.libraries[0].foreign = true;
     });
     assert_status("cupti.libraries", Status::Ok, |f| {
-        f.libraries[0].major = None
+        f.libraries[0].major = None;
     });
     let mut facts = good();
     facts.libraries.clear();
@@ -511,10 +511,10 @@ fn who_uses_cuda_and_who_holds_cupti_is_told() {
         );
     });
     assert_status("cupti.holders", Ok, |f| {
-        set(f, user(shim(state::ACTIVE, "")))
+        set(f, user(shim(state::ACTIVE, "")));
     });
     assert_status("cupti.holders", Warning, |f| {
-        set(f, user(shim(state::BUSY, "another tool holds CUPTI")))
+        set(f, user(shim(state::BUSY, "another tool holds CUPTI")));
     });
     assert_status("cupti.holders", Warning, |f| {
         set(
@@ -541,30 +541,30 @@ fn who_uses_cuda_and_who_holds_cupti_is_told() {
 fn a_place_that_will_not_do_is_told() {
     use Status::{Ok, Unknown, Warning};
     assert_status("place.container", Warning, |f| {
-        f.place.own_namespaces = vec!["pid"]
+        f.place.own_namespaces = vec!["pid"];
     });
     assert_status("place.container", Ok, |f| {
-        f.place.container = vec!["/.dockerenv"]
+        f.place.container = vec!["/.dockerenv"];
     });
     assert_status("place.cgroup", Warning, |f| {
-        f.place.cgroups = Cgroups::default()
+        f.place.cgroups = Cgroups::default();
     });
     assert_status("place.cgroup", Ok, |f| f.place.cgroups.cpu = None);
     assert_status("place.disk", Warning, |f| f.place.disk.writable = false);
     assert_status("place.disk", Warning, |f| {
-        f.place.disk.free = Some(Bytes(1 << 20))
+        f.place.disk.free = Some(Bytes(1 << 20));
     });
     assert_status("place.disk", Unknown, |f| f.place.disk.free = None);
     assert_status("place.temporary", Warning, |f| f.place.library_dir = None);
     assert_status("place.shared_memory", Warning, |f| {
-        f.place.no_memfd = Some("not permitted".to_string())
+        f.place.no_memfd = Some("not permitted".to_string());
     });
     assert_status("place.shared_memory", Ok, |f| f.place.shared_memory = None);
     assert_status("host.clock", Warning, |f| {
-        f.place.clock = Some("hpet".to_string())
+        f.place.clock = Some("hpet".to_string());
     });
     assert_status("host.clock", Ok, |f| {
-        f.place.clock = Some("kvm-clock".to_string())
+        f.place.clock = Some("kvm-clock".to_string());
     });
     assert_status("host.clock", Unknown, |f| f.place.clock = None);
     assert_status("host.libc", Unknown, |f| f.place.libc = None);

@@ -255,7 +255,7 @@ fn of_wheel(real: &Path) -> Option<String> {
     let site = real.ancestors().find(|dir| is_site_packages(dir))?;
     let name = real.file_name()?.to_string_lossy().into_owned();
     let major = locate::major(real).or_else(|| locate::major(Path::new(&name)));
-    let versions = locate::list(site).into_iter().filter_map(|entry| {
+    let mut versions = locate::list(site).into_iter().filter_map(|entry| {
         let name = entry.file_name()?.to_str()?.strip_suffix(".dist-info")?;
         let (package, version) = name.split_once('-')?;
         package
@@ -269,7 +269,7 @@ fn of_wheel(real: &Path) -> Option<String> {
             .and_then(|first| first.parse::<u32>().ok());
         major.is_none() || first == major
     };
-    versions.filter(of_major).next_back()
+    versions.rfind(of_major)
 }
 
 fn is_site_packages(dir: &Path) -> bool {
