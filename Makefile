@@ -55,6 +55,13 @@ test: simgpu
 	@sh tests/setup.sh test
 	$(CARGO) test --locked --workspace $(FEATURES)
 
+# What takes BPF, on the kernels of Debian 12 and 13, which are downloaded, in virtual machines. No root is needed.
+.PHONY: kernels
+kernels: simgpu
+	@sh tests/setup.sh kernels
+	env -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER GDIAG_REQUIRE=kernels \
+		$(CARGO) test --locked $(FEATURES) --test kernels -- --nocapture
+
 # Only the injected faults, with the table of what was made of them.
 .PHONY: scenarios
 scenarios: simgpu

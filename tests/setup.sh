@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building and testing gdiag needs and this machine lacks, by apt.
 #
-#   tests/setup.sh build|test|lint|bench ...     does nothing, and asks for nothing, when all of it is there
+#   tests/setup.sh build|test|lint|bench|kernels ...     does nothing, and asks for nothing, when all of it is there
 #   tests/setup.sh features                 prints cargo's options for linking libelf here
 set -eu
 cd "$(dirname "$0")/.."
@@ -174,15 +174,25 @@ setup_bench() {
 	[ -z "$missing" ] || apt_install $missing
 }
 
+# Other kernels boot in it, with all that they need in their memory.
+setup_kernels() {
+	missing=
+	have qemu-system-x86_64 || missing="$missing qemu-system-x86"
+	busybox --list 2>/dev/null | grep -qx cpio || missing="$missing busybox-static"
+	# shellcheck disable=SC2086
+	[ -z "$missing" ] || apt_install $missing
+}
+
 PATH=$(mkdir -p "$toolchain" && cd "$toolchain" && pwd):$PATH
-[ $# -gt 0 ] || fail "what for? build, test, lint, bench or features"
+[ $# -gt 0 ] || fail "what for? build, test, lint, bench, kernels or features"
 for what; do
 	case $what in
 	build) setup_build ;;
 	test) setup_test ;;
 	lint) setup_lint ;;
 	bench) setup_bench ;;
+	kernels) setup_kernels ;;
 	features) libelf_links || echo --no-default-features ;;
-	*) fail "unknown: $what (build, test, lint, bench or features)" ;;
+	*) fail "unknown: $what (build, test, lint, bench, kernels or features)" ;;
 	esac
 done
