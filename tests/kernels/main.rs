@@ -4,7 +4,7 @@
 //! `GDIAG_KERNELS="trixie-backports /boot/vmlinuz-5.15"` takes these kernels instead: suites of Debian, or files.
 #![cfg(target_arch = "x86_64")]
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A helper that fails is a test that fails.
 
 mod machine;
 
