@@ -138,11 +138,15 @@ finish "$(query -s --arg over "$over" --argjson most "$most" --argjson lost "$lo
 
 	. as $reports
 	| [$reports[] | why_not] as $doubts
-	# The same gap may be in several recordings.
 	| [$reports[] | select([why_not] == []) | .gpus[] | .index as $gpu
 		| (reduce .causes[] as $cause ({}; .[$cause.id] = $cause.fix)) as $fixes
 		| .gaps[] | . + {$gpu, main: main_part} | .fix = $fixes[.main.cause]]
-	| unique_by([.gpu, .start_ns]) | sort_by(.start_ns) | . as $stalls
+	# The same gap may be in several recordings, and cut in some of them.
+	| group_by(.gpu) | map(sort_by(.start_ns) | reduce .[] as $gap ([];
+			if length == 0 or .[-1].end_ns <= $gap.start_ns then . + [$gap]
+			elif .[-1].end_ns - .[-1].start_ns < $gap.end_ns - $gap.start_ns then .[:-1] + [$gap]
+			else . end))
+	| add // [] | sort_by(.start_ns) | . as $stalls
 	| (group_by(.main.cause) | max_by([length, (map(.end_ns - .start_ns) | sum)])) as $common
 	# One GPU tells when: all of a job stall together.
 	| [(group_by(.gpu) | max_by(length) // [] | map(.start_ns)) as $starts
