@@ -1,6 +1,7 @@
 //! `gdiag diff`: reads two recordings, one after the other, and presents what changed.
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -59,13 +60,19 @@ pub fn run(options: &DiffOptions) -> anyhow::Result<u8> {
     }
     remarks.extend(diff::remarks(a.about(), b.about()));
     let (left, right) = (a.recording(), b.recording());
+    let compared = a.whole && b.whole && !diff.gpus.is_empty();
     if options.json {
+        // The text begins with them; here what the status is for would go unseen.
+        if !compared {
+            for remark in &remarks {
+                let _ = writeln!(std::io::stderr(), "gdiag: warning: {remark}");
+            }
+        }
         to_stdout(|out| json::write_diff(out, &diff, left, right, &remarks))?;
     } else {
         let style = Style::for_stdout(0);
         to_stdout(|out| write_diff(out, &diff, left, right, &remarks, &style))?;
     }
-    let compared = a.whole && b.whole && !diff.gpus.is_empty();
     Ok(if compared {
         status::DONE
     } else {
