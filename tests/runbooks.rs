@@ -831,11 +831,6 @@ fn with_lost_events_nothing_is_fine() {
             said.value("verdict").unwrap().contains(": 7 events "),
             "{said:?}"
         );
-        assert!(
-            why.contains("7 events") && why.ends_with("were lost")
-                || why.contains("events were lost;"),
-            "{said:?}"
-        );
     }
 }
 
