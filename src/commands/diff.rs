@@ -1,14 +1,13 @@
 //! `gdiag diff`: reads two recordings, one after the other, and presents what changed.
 #![forbid(unsafe_code)]
 
-use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::analyse::diff::{self, About, Side};
 use crate::cli::DiffOptions;
 use crate::commands::report::{check_gpu, Seen};
-use crate::commands::to_stdout;
+use crate::commands::{to_stdout, warn};
 use crate::error::status;
 use crate::model::Timeline;
 use crate::present::diff::{json, write_diff, Recording};
@@ -65,7 +64,7 @@ pub fn run(options: &DiffOptions) -> anyhow::Result<u8> {
         // The text begins with them; here what the status is for would go unseen.
         if !compared {
             for remark in &remarks {
-                let _ = writeln!(std::io::stderr(), "gdiag: warning: {remark}");
+                warn(remark);
             }
         }
         to_stdout(|out| json::write_diff(out, &diff, left, right, &remarks))?;
