@@ -4,6 +4,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use anyhow::Context as _;
+
 use crate::analyse::diff::{self, About, Side};
 use crate::cli::DiffOptions;
 use crate::commands::report::{check_gpu, Seen};
@@ -90,7 +92,8 @@ fn load(path: &Path, options: &DiffOptions) -> anyhow::Result<Loaded> {
         ControlFlow::Continue(())
     })?;
     timeline.finish(reader.summary());
-    check_gpu(options.gpu, timeline.gpu().devices().len())?;
+    check_gpu(options.gpu, timeline.gpu().devices().len())
+        .with_context(|| format!("cannot compare '{}'", path.display()))?;
     let summary = reader.summary().cloned();
     Ok(Loaded {
         file: path.display().to_string(),
