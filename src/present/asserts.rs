@@ -69,7 +69,7 @@ fn found(verdict: &Verdict<'_>) -> String {
 fn untold(why: Untold, gpu: &str) -> String {
     match why {
         Untold::NoGpu => "there is no GPU activity in this recording".to_string(),
-        Untold::NotUsed => format!("{gpu} was not used by what was recorded"),
+        Untold::NotUsed => format!("no operation began or ended on {gpu}"),
         Untold::IdleUnknown => {
             format!("the idle time of {gpu} is unknown, as its records are not complete")
         }
