@@ -79,5 +79,6 @@ normalize "$stage"
 normalize "$stage/DEBIAN"
 mkdir -p "$target/dist"
 package=$target/dist/gdiag_${full}_$architecture.deb
-dpkg-deb --root-owner-group -Zxz -b "$stage" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zxz -b "$stage" "$work/deb" >/dev/null
+mv "$work/deb" "$package"
 echo "$package"

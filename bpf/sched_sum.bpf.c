@@ -893,8 +893,9 @@ int read_threads(struct bpf_iter__task *ctx)
 	struct task_struct *t = ctx->task;
 	struct gdiag_thread_sums *d;
 	struct gdiag_thread_sum *r;
-	bool whole = true;
-	u32 size, seq;
+	bool whole = true, slept;
+	u32 size, seq, state;
+	u8 reason;
 	int i;
 
 	if (!t || !t->pid)
@@ -902,6 +903,9 @@ int read_threads(struct bpf_iter__task *ctx)
 	r = my_scratch(OF_READER);
 	if (!r)
 		return 0;
+	state = task_state(t);
+	slept = !is_runnable(t, false, state);
+	reason = slept ? sleep_reason(t, state) : 0;
 	d = bpf_task_storage_get(&threads, t, 0, 0);
 	if (d ? d->ended : task_state(t) & TASK_DEAD)
 		return 0;
@@ -921,6 +925,9 @@ int read_threads(struct bpf_iter__task *ctx)
 	/* After the sums, so that no time in them is open. */
 	describe(r, t, stop_ns ? stop_ns : bpf_ktime_get_ns());
 	r->size = size;
+	/* It is woken while it is read: that is not in its sums, which would make it one that waits since it slept. */
+	if (slept)
+		r->reason = reason;
 	if (cfg.all || (d && d->target))
 		r->flags |= GDIAG_SUM_TARGET;
 	if (!whole)

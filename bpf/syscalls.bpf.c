@@ -664,6 +664,15 @@ int BPF_PROG(caller_exit, struct task_struct *t)
 	return 0;
 }
 
+/* As it is now: not to be remembered from before. Of its size on this kernel, which BPF_CORE_READ does not know. */
+static __always_inline bool is_on_cpu(struct task_struct *t)
+{
+	u32 on_cpu = t->on_cpu;
+
+	barrier_var(on_cpu);
+	return on_cpu;
+}
+
 /* Run by gdiag when everything else is attached: who is in a call already. */
 SEC("iter/task")
 int mark_callers(struct bpf_iter__task *ctx)
@@ -682,7 +691,7 @@ int mark_callers(struct bpf_iter__task *ctx)
 	}
 	c = bpf_task_storage_get(&callers, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	/* What the registers of a running thread say may be long over. */
-	if (!c || c->start_ns || BPF_CORE_READ(t, on_cpu) || calls.from_exec)
+	if (!c || c->start_ns || is_on_cpu(t) || calls.from_exec)
 		return 0;
 	nr = any_syscall_nr(t);
 	if (nr == GDIAG_NO_SYSCALL)
@@ -693,7 +702,7 @@ int mark_callers(struct bpf_iter__task *ctx)
 	c->nr = nr;
 	c->before = 1;
 	/* It may have gone on meanwhile: then that number is not of the call that it is in. */
-	if (BPF_CORE_READ(t, on_cpu) || number(t, syscall_nr(t)) != nr || c->start_ns || c->nr != nr)
+	if (is_on_cpu(t) || number(t, syscall_nr(t)) != nr || c->start_ns || c->nr != nr)
 		c->before = 0;
 	return 0;
 }

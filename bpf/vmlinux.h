@@ -175,8 +175,8 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
-	int on_rq;
+	unsigned int on_cpu; /* not an int: it is smaller since 7.3 or before, and only what has no sign may be */
+	unsigned int on_rq; /* likewise */
 	int wake_cpu;
 	int prio;
 	int nr_cpus_allowed;

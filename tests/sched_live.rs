@@ -419,6 +419,49 @@ fn one_that_does_nothing_but_sleep_or_run_is_known_all_the_same() {
     assert!(asleep.0 <= 1, "{seen}");
 }
 
+/// Check that one that waits from before the start to after the end is not one that is fine.
+#[test]
+fn one_that_waits_for_its_cpu_all_the_time_is_known() {
+    if !can_watch() {
+        return;
+    }
+    // Both before those that share time, so that these get none of what is the first one's.
+    let with = |priority| {
+        let mut command = Command::new("chrt");
+        command
+            .args(["-f", priority, "taskset", "-c", "0"])
+            .arg(threads())
+            .arg("spin");
+        command
+    };
+    let may = Command::new("chrt").args(["-f", "1", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no real-time priority can be had here");
+        return;
+    }
+    let starved = Background::start(&mut with("1"));
+    let hog = Background::start(&mut with("2"));
+    let watched = watch_all(&["-p", &starved.pid(), "-d", "300ms"], &[]);
+    let window = number(&watched.summary, "end_ns") - number(&watched.summary, "start_ns");
+
+    let seen = watched.thread(u64::from(starved.0.id()));
+    assert_eq!((number(seen, "run_ns"), number(seen, "runq_count")), (0, 0));
+    assert_eq!(number(seen, "runq_ns"), window, "{seen}");
+    assert_eq!(seen["runq_max_ns"], Value::Null);
+    let behind = &seen["behind"][0];
+    assert_eq!(behind["tid"], u64::from(hog.0.id()), "{seen}");
+    let verdict = &watched.summary["verdicts"][0];
+    assert_eq!(
+        (&verdict["tid"], &verdict["fine"]),
+        (&seen["tid"], &false.into())
+    );
+    let says = verdict["says"].as_str().unwrap();
+    assert!(
+        says.starts_with("never ran: it waited for a CPU all "),
+        "{says}"
+    );
+}
+
 #[test]
 fn threads_that_come_and_go_are_not_lost() {
     if !can_watch() {

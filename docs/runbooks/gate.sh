@@ -25,7 +25,7 @@ examples:
 END
 }
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=SCRIPTDIR/lib.sh
 . "$here/lib.sh"
 
@@ -37,8 +37,14 @@ duration=
 input=
 while [ $# -gt 0 ]; do
 	case $1 in
-	--assert) need_value "$1" $# && asserts="$asserts--assert$line$2$line" ;;
-	--tries) need_value "$1" $# && need_number "$1" "$2" && tries=$2 ;;
+	--assert)
+		need_value "$1" $#
+		case $2 in
+		*"$line"*) wrong_usage "one line for each --assert" ;;
+		esac
+		asserts="$asserts--assert$line$2$line"
+		;;
+	--tries) need_value "$1" $# && need_some "$1" "$2" && tries=$2 ;;
 	-d) need_value "$1" $# && duration=$2 ;;
 	-i) need_value "$1" $# && input=$2 ;;
 	*) break ;;
@@ -70,6 +76,7 @@ if [ "$status" = 2 ]; then
 	cat "$dir/complaint" >&2
 	exit 2
 fi
+rm -f -- "$dir/complaint"
 
 try=0
 while :; do

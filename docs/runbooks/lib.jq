@@ -82,8 +82,8 @@ def lost: .quality | .bpf_lost + .shim_lost + .cupti_lost;
 def why_not:
   if lost > 0 then "\(lost) events were lost; record again, or for a shorter time"
   elif .gpus == [] then "nothing is known of a GPU"
-  elif all(.gpus[]; .window_ns == 0) then "no GPU operation began or ended in that time: nothing was launched, or one ran all along"
-  elif any(.gpus[]; .idle_ns == null) then "how long the GPU was idle is not known"
+  elif all(.gpus[]; (.window_ns // 0) == 0) then "no GPU operation began or ended in that time: nothing was launched, or one ran all along"
+  elif any(.gpus[]; .window_ns != null and .idle_ns == null) then "how long the GPU was idle is not known"
   else empty end;
 
 # Of gdiag sched --json: what the threads of a target did, those first that matter.
@@ -98,5 +98,5 @@ def thread_lines:
 def warnings: .quality.warnings[] | "warning: \(clean)";
 
 def gpu_line:
-  if .window_ns == 0 then "gpu: \(.index) \(.name | clean): not used"
+  if (.window_ns // 0) == 0 then "gpu: \(.index) \(.name | clean): ran nothing"
   else "gpu: \(.index) \(.name | clean): idle \(if .idle_ns == null then "-" else .idle_ns / .window_ns | percent end) of \(.window_ns | length_of_time), \(.idle_explained | percent) of that explained" end;

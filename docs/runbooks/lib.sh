@@ -39,6 +39,12 @@ need_number() {
 	esac
 }
 
+# One that is not 0.
+need_some() {
+	need_number "$1" "$2"
+	[ "$2" != 0 ] || wrong_usage "$1 takes a number above 0"
+}
+
 need_percent() {
 	need_number "$1" "$2"
 	[ "$2" -le 100 ] || wrong_usage "$1 takes a percentage, not '$2'"
@@ -51,6 +57,9 @@ need_pid() {
 }
 
 need_file() {
+	case $1 in
+	-*) wrong_usage "write './$1' for the file '$1'" ;;
+	esac
 	[ -f "$1" ] || fail "there is no recording '$1'"
 	[ -r "$1" ] || fail "the recording '$1' cannot be read"
 }
@@ -82,6 +91,9 @@ begin() {
 	trap 'clean' EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
+	# Without a trap of its own, what ends dash leaves no time for the one of EXIT.
+	trap 'exit 131' QUIT
+	trap 'exit 141' PIPE
 	trap 'exit 143' TERM
 	if [ -n "$out" ]; then
 		# Recordings are for whoever made them.
@@ -95,7 +107,7 @@ begin() {
 
 # Also on the way out of a signal: then a recording is still going on.
 clean() {
-	trap '' HUP INT TERM
+	trap '' HUP INT QUIT PIPE TERM
 	if [ -n "$child" ]; then
 		kill "$child" 2>/dev/null || :
 		wait "$child" || :

@@ -26,7 +26,7 @@ examples:
 END
 }
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=SCRIPTDIR/lib.sh
 . "$here/lib.sh"
 
@@ -72,16 +72,16 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1"
 
 	. as $sched
 	| (.end_ns - .start_ns) as $length
-	# runq_ns has the waits that ended; who is starved may wait all along.
 	| [.threads[] | select(.target and .runq_ns != null) | .throttled = off(["throttled"])
-		| .waited = ([.runq_ns, off(["woken", "new", "preempted", "yielded"])] | max) + .throttled
+		| .waited = .runq_ns + .throttled
 		| .could_run = .run_ns + .waited] as $threads
 	| [$threads[].pid] | unique as $own
 	# One that hardly wants to run is no victim.
 	| [$threads[] | select(.waited * 100 >= $percent * .could_run and .waited * 200 >= $length)] as $victims
 	# Those that launch GPU work count most.
 	| ([$victims[] | select(.dispatcher)] | max_by(.waited)) // ($victims | max_by(.waited)) | . as $victim
-	| [$victim.cpu_ns[]?.cpu] as $cpus
+	# One that never ran waits for a CPU that it may use: which, is known when it is one.
+	| ([$victim.cpu_ns[]?.cpu] | if . == [] and $victim.affinity_count == 1 then $victim.affinity else . end) as $cpus
 	| [$sched.preemptors[] | .pid as $pid | .victims[] | select(.tid == $victim.tid and .pid == $victim.pid) | . + {by: $pid}] as $taken
 	# Whoever ran where it ran: its wait was theirs. Threads of a process are one.
 	| [$sched.threads[] | select(.tid != $victim.tid) | .ran = ([.cpu_ns[]? | select(.cpu as $cpu | any($cpus[]; . == $cpu)).ns] | sum)]

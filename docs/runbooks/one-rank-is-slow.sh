@@ -32,7 +32,7 @@ examples:
 END
 }
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=SCRIPTDIR/lib.sh
 . "$here/lib.sh"
 

@@ -27,7 +27,7 @@ examples:
 END
 }
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=SCRIPTDIR/lib.sh
 . "$here/lib.sh"
 
@@ -45,7 +45,7 @@ while [ $# -gt 0 ]; do
 		*) scale=1 ;;
 		esac
 		number=${2%[smh]}
-		need_number "$1" "$number"
+		need_some "$1" "$number"
 		most=$((number * scale))
 		;;
 	--over)
@@ -62,7 +62,7 @@ while [ $# -gt 0 ]; do
 		*) window=$((number + 11)) ;;
 		esac
 		;;
-	--stalls) need_value "$1" $# && need_number "$1" "$2" && stalls=$2 ;;
+	--stalls) need_value "$1" $# && need_some "$1" "$2" && stalls=$2 ;;
 	*) break ;;
 	esac
 	shift 2

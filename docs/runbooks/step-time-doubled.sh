@@ -32,7 +32,7 @@ examples:
 END
 }
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=SCRIPTDIR/lib.sh
 . "$here/lib.sh"
 
@@ -111,7 +111,11 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 		| "\($work.unit) \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time) (noise \($work.time_ns.noise | length_of_time))" as $says
 		| ($work.time_ns.changed and ($gpu.ratio - 1) * 100 >= $percent) as $slower
 		| ($first == null or $busy >= $first.more) as $works
-		| (if $slower | not then verdict("fine"; $says)
+		| ($work.time_ns.noise * 100 > $percent * $work.time_ns.a) as $blind
+		| (if $slower then empty elif $blind and ($work.time_ns.changed | not) then
+				verdict("cannot-tell"; $says + ": a change of \($percent) % would be lost in the noise")
+			else verdict("fine"; $says) end),
+		(if $slower | not then empty
 			elif $works then verdict("work"; $says + ", most of all because the GPU works longer")
 			else verdict($first.id | class; $says + ", most of all for \($first.id)") end),
 		"change: \($busy | signed) busy",

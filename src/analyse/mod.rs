@@ -146,7 +146,7 @@ fn devices(engine: &Engine<'_>, trust: &Trust, options: &Options, scope: Scope) 
             list.push(explain_gpu(engine, trust, index, gpu, &usage, options));
         }
         // Where idle time cannot be told, no call overlaps it.
-        if !trust.is_sound(t, gpu) {
+        if !is_told(t, gpu, trust) {
             continue;
         }
         // There can be millions of gaps: the list takes their place in memory.
@@ -178,7 +178,7 @@ fn idle_of_processes(t: &Timeline) -> IdleOf {
         .gpu()
         .devices()
         .iter()
-        .filter(|gpu| trust.is_sound(t, gpu))
+        .filter(|gpu| is_told(t, gpu, &trust))
     {
         let (_, usage) = device_usage(t, gpu, &trust, Scope::WHOLE);
         for (pid, _) in &gpu.users {
@@ -208,6 +208,13 @@ pub fn gaps(t: &Timeline, min_gap: Nanos, mut each: impl FnMut(u32, report::Gap)
         });
     }
     quality::quality(t, &trust, min_gap)
+}
+
+/// Whether busy and idle time can be told. Of a recording in which no operation began or ended they cannot: it
+/// may be that nothing ran, or that one ran all along. While it goes on, what comes next will tell.
+fn is_told(t: &Timeline, gpu: &Gpu, trust: &Trust) -> bool {
+    let any = !gpu.ops.is_empty() || trust.scope.goes_on;
+    any && trust.is_sound(t, gpu)
 }
 
 /// The time of which the device's idle share is told.
@@ -301,7 +308,7 @@ fn explain_gpu(
 ) -> Explained {
     let t = engine.t;
     let scope = trust.scope;
-    let sound = trust.is_sound(t, gpu);
+    let told = is_told(t, gpu, trust);
     let explainer = explainer(engine, gpu, usage, options.min_gap);
     let inside = gaps_in(&usage.gaps, scope);
     let listed = longest(&usage.gaps, inside.clone(), options, scope.to);
@@ -360,9 +367,9 @@ fn explain_gpu(
         uuid: t.name(gpu.uuid).to_string(),
         window_start: from,
         window_end: to,
-        busy: sound.then_some(usage.busy),
-        idle: sound.then_some(idle),
-        idle_explained: sound.then_some(idle_explained),
+        busy: told.then_some(usage.busy),
+        idle: told.then_some(idle),
+        idle_explained: told.then_some(idle_explained),
         busy_kernel: usage.kernel,
         busy_memcpy: usage.memcpy,
         busy_memset: usage.memset,

@@ -58,7 +58,8 @@ pub struct Gpu {
     pub uuid: String,
     pub window_start: Nanos,
     pub window_end: Nanos,
-    /// Union of all operations. `None`, like all idle figures, when coverage is too low to tell.
+    /// Union of all operations. `None`, like all idle figures, when coverage is too low to tell, and when no
+    /// operation began or ended.
     pub busy: Option<Nanos>,
     pub idle: Option<Nanos>,
     /// Share of idle time with a named cause, 0 to 1.

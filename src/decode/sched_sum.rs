@@ -17,6 +17,7 @@ pub const REASONS: usize = why::GDIAG_OFF_REASONS.0 as usize;
 /// The first ones are waits for a CPU.
 const RUNNABLE: usize = why::GDIAG_OFF_YIELDED.0 as usize + 1;
 const WOKEN: u8 = why::GDIAG_OFF_WOKEN.0 as u8;
+const PREEMPTED: u8 = why::GDIAG_OFF_PREEMPTED.0 as u8;
 const THROTTLED: u8 = why::GDIAG_OFF_THROTTLED.0 as u8;
 
 /// `GDIAG_BY_THREAD` and `GDIAG_BY_INTERRUPT`.
@@ -63,6 +64,8 @@ pub struct Thread {
     pub allowed: Vec<Cpu>,
     /// What it does at `at`, which is in no sum; `None`: it has ended.
     pub state: Option<State>,
+    /// Who took the CPU that it waits for.
+    pub taker: Option<Tid>,
     /// Where it runs or ran last.
     pub cpu: Option<Cpu>,
     pub sums: Sums,
@@ -192,7 +195,7 @@ impl Sums {
         }
     }
 
-    fn add_taker(&mut self, by: Tid, count: u64, waited: Nanos) {
+    pub fn add_taker(&mut self, by: Tid, count: u64, waited: Nanos) {
         let entry = self.takers.entry(by).or_default();
         *entry = (entry.0 + count, entry.1 + waited);
     }
@@ -231,7 +234,9 @@ impl Sums {
             cpus: cpus.filter(|(_, time)| *time > Nanos::ZERO).collect(),
             wakers: wakers.filter(|(_, count)| *count > 0).collect(),
             other_wakers: self.other_wakers.saturating_sub(before.other_wakers),
-            takers: takers.filter(|(_, (count, _))| *count > 0).collect(),
+            takers: takers
+                .filter(|(_, (count, waited))| *count > 0 || *waited > Nanos::ZERO)
+                .collect(),
             other_takers: self.other_takers.saturating_sub(before.other_takers),
         }
     }
@@ -431,6 +436,7 @@ fn thread(r: &types::gdiag_thread_sum, raw: &Raw) -> Thread {
         torn: has(flags::GDIAG_SUM_TORN),
         allowed: allowed.filter_map(|(cpu, is)| is.then_some(cpu)).collect(),
         state: state(r, raw),
+        taker: taker(r),
         cpu: number(known),
         sums: sums(&r.sums),
     }
@@ -470,6 +476,14 @@ fn state(r: &types::gdiag_thread_sum, raw: &Raw) -> Option<State> {
         reason: s.reason,
         woken: is_woken.then(|| woken.max(off)),
     })
+}
+
+/// Nobody, where its CPU had nothing else to run: it was moved, or held back.
+fn taker(r: &types::gdiag_thread_sum) -> Option<Tid> {
+    let s = &r.sums;
+    let has_ended = u32::from(r.flags) & flags::GDIAG_SUM_ENDED.0 != 0;
+    let waits = s.seen != 0 && s.on == 0 && s.reason == PREEMPTED && !has_ended;
+    (waits && s.preemptor != 0).then_some(Tid(s.preemptor))
 }
 
 /// One that has had no switch. `task` is who runs on its CPU: 0 where there was no switch either.
@@ -688,6 +702,37 @@ mod tests {
         assert_eq!(state(late::GDIAG_LATE_RAN), Some(State::Running(since)));
         assert_eq!(state(late::GDIAG_LATE_WAITED), off(why::GDIAG_OFF_WOKEN));
         assert_eq!(state(late::GDIAG_LATE_SLEPT), off(why::GDIAG_OFF_POLL));
+    }
+
+    #[test]
+    fn who_could_run_all_along_waits_since_before_the_start() {
+        let waits = only(&bare(7, 0, why::GDIAG_OFF_WOKEN.0));
+        let state = State::Off {
+            since: Since::Before(Nanos(START)),
+            reason: WOKEN,
+            woken: None,
+        };
+        assert_eq!((waits.state, waits.taker), (Some(state), None));
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_knows_who_took_the_cpu() {
+        let mut r = record(7);
+        (r.sums.off_ns, r.sums.reason, r.sums.preemptor) = (2_000_000, PREEMPTED, 9);
+        let taker = |r: &types::gdiag_thread_sum| only(as_bytes(r)).taker;
+        assert_eq!(taker(&r), Some(Tid(9)));
+        // It runs again; it sleeps; its idle task came next.
+        assert_eq!(taker(&with(r, |r| r.sums.on = 1)), None);
+        assert_eq!(taker(&with(r, |r| r.sums.reason = WOKEN)), None);
+        assert_eq!(taker(&with(r, |r| r.sums.preemptor = 0)), None);
+    }
+
+    fn with(
+        mut r: types::gdiag_thread_sum,
+        change: impl FnOnce(&mut types::gdiag_thread_sum),
+    ) -> types::gdiag_thread_sum {
+        change(&mut r);
+        r
     }
 
     #[test]

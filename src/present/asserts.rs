@@ -70,7 +70,7 @@ fn untold(why: Untold, gpu: &str) -> String {
     match why {
         Untold::NoGpu => "there is no GPU activity in this recording".to_string(),
         Untold::CallsOnly(pid) => format!("what a GPU did for process {pid} is not known"),
-        Untold::NotUsed => format!("{gpu} was not used by what was recorded"),
+        Untold::NotUsed => format!("no operation began or ended on {gpu}"),
         Untold::IdleUnknown => {
             format!("the idle time of {gpu} is unknown, as its records are not complete")
         }

@@ -203,8 +203,8 @@ struct GpuDoc<'a> {
     index: u32,
     name: Option<&'a String>,
     uuid: Option<&'a String>,
-    window_ns: u64,
-    unknown_ns: u64,
+    window_ns: Option<u64>,
+    unknown_ns: Option<u64>,
     busy_ns: Option<u64>,
     idle_ns: Option<u64>,
     idle_explained: Option<f64>,
@@ -215,17 +215,20 @@ struct GpuDoc<'a> {
 
 impl<'a> GpuDoc<'a> {
     fn new(gpu: &'a Gpu, names: &'a Demangled<'a>) -> Self {
+        // Without operations there is no window.
+        let looked_at = gpu.window_start < gpu.window_end || !report::ran_nothing(gpu);
+        let window = |time: Nanos| looked_at.then_some(time.as_u64());
         // Where busy time cannot be told, neither can its parts.
-        let part = |busy: Nanos| gpu.busy.map(|_| busy.as_u64());
+        let part = |busy: Nanos| gpu.busy.and_then(|_| window(busy));
         GpuDoc {
             index: gpu.index,
             name: known(&gpu.name),
             uuid: known(&gpu.uuid),
-            window_ns: report::window(gpu).as_u64(),
-            unknown_ns: report::unknown(gpu).as_u64(),
-            busy_ns: gpu.busy.map(Nanos::as_u64),
-            idle_ns: gpu.idle.map(Nanos::as_u64),
-            idle_explained: gpu.idle_explained,
+            window_ns: window(report::window(gpu)),
+            unknown_ns: window(report::unknown(gpu)),
+            busy_ns: gpu.busy.and_then(window),
+            idle_ns: gpu.idle.and_then(window),
+            idle_explained: gpu.idle_explained.filter(|_| looked_at),
             busy: BusyDoc {
                 kernel_ns: part(gpu.busy_kernel),
                 memcpy_ns: part(gpu.busy_memcpy),

@@ -418,8 +418,11 @@ fn unused_gpu() -> Gpu {
     Gpu {
         index: 2,
         uuid: "GPU-cccccccc-0000-1111-2222-333333333333".to_string(),
-        busy: Some(Nanos::ZERO),
-        idle: Some(us(10_000_000)),
+        window_start: idle_gpu().window_start,
+        window_end: idle_gpu().window_start,
+        busy: None,
+        idle: None,
+        idle_explained: None,
         operations: 0,
         gap_count: 0,
         longest_gap: Nanos::ZERO,

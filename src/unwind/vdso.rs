@@ -27,8 +27,19 @@ pub fn image() -> Option<&'static [u8]> {
     if load.p_offset(LittleEndian) != 0 || load.p_filesz(LittleEndian) > MAX_BYTES {
         return None;
     }
-    // The section headers come behind the segment, and are there when its last page holds them.
-    let len = load.p_filesz(LittleEndian).next_multiple_of(4096) as usize;
-    // SAFETY: as above; the segment says how much is mapped, which is whole pages.
+    // The section headers come behind the segment: in its last page, or, as on Linux 6.1, in one more.
+    let pages = load.p_filesz(LittleEndian).next_multiple_of(4096);
+    let len = mapped(start as u64).map_or(pages, |len| len.clamp(pages, MAX_BYTES)) as usize;
+    // SAFETY: as above; so much is mapped: what the kernel says, or the whole pages of the segment.
     Some(unsafe { std::slice::from_raw_parts(start, len) })
+}
+
+/// How much the kernel says is mapped from there on.
+fn mapped(start: u64) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+    let (from, to) = line.split(' ').next()?.split_once('-')?;
+    let from = u64::from_str_radix(from, 16).ok()?;
+    let to = u64::from_str_radix(to, 16).ok()?;
+    (from == start).then(|| to.saturating_sub(from))
 }

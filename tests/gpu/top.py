@@ -153,7 +153,7 @@ def part_hog(bench):
     top = Lines(bench, "-w", f"{WINDOW}s", "-I", f"{round(INTERVAL * 1000)}ms", "-p", loop.pid)
     if not top.until(lambda report: busy_share(report), 15):
         raise Failed("no window with a busy GPU")
-    full = top.until(lambda report: max((gpu["window_ns"] for gpu in report["gpus"]), default=0) > 0.9 * WINDOW * SECOND, 4 * WINDOW)
+    full = top.until(lambda report: max((gpu["window_ns"] or 0 for gpu in report["gpus"]), default=0) > 0.9 * WINDOW * SECOND, 4 * WINDOW)
     bench.check("windows are as long as asked for", bool(full), "" if full else "they stay shorter")
     named, first, gone, missed = [], [], [], 0
     begin = now()

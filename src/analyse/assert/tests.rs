@@ -121,8 +121,9 @@ fn it_must_hold_for_every_gpu_that_was_used() {
     let unused = Gpu {
         operations: 0,
         gap_count: 0,
-        busy: Some(Nanos::ZERO),
-        idle: Some(Nanos::ZERO),
+        busy: None,
+        idle: None,
+        idle_explained: None,
         ..gpu(2)
     };
     let all = report(vec![gpu(0), busy, unused.clone()]);
@@ -132,7 +133,15 @@ fn it_must_hold_for_every_gpu_that_was_used() {
     let asked = [parsed("idle<20%")];
     let verdicts = judge(&asked, &report(vec![unused.clone()]), Some(2));
     assert_eq!(verdicts[0].value, Err(Untold::NotUsed));
-    assert_eq!(holds("idle<20%", &report(vec![unused])), [None]);
+    for text in [
+        "idle<20%",
+        "busy>0%",
+        "explained>=0%",
+        "longest-gap<1s",
+        "gaps<1",
+    ] {
+        assert_eq!(holds(text, &report(vec![unused.clone()])), [None], "{text}");
+    }
 }
 
 /// Check that no gate opens because nothing is known.

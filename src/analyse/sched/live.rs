@@ -19,7 +19,7 @@ use crate::event::{Cpu, Pid, SwitchFlags, Tid};
 use crate::model::syscall;
 use crate::units::{Count, Nanos};
 
-/// Victims that are listed of a preemptor.
+/// Victims that are listed of a preemptor, and those who had the CPU of a thread that waited.
 const LISTED: usize = 8;
 
 /// Threads that have ended and are told of one by one; the older ones of more are added up by name.
@@ -257,18 +257,19 @@ impl Live {
 
     fn rows(&self, sums: &Closed) -> Vec<ThreadSum> {
         let targets = sums.threads.values().filter(|t| t.target && !t.own);
-        let theirs: BTreeSet<Cpu> = targets.flat_map(|t| t.sums.cpus.keys().copied()).collect();
+        let theirs = targets.flat_map(|t| t.sums.cpus.keys().copied().chain(only_cpu(t)));
+        let theirs: BTreeSet<Cpu> = theirs.collect();
         let shown = sums.threads.values().filter(|t| {
             let did = t.sums.run > Nanos::ZERO || t.sums.off.iter().any(Times::any);
             let beside = || t.sums.cpus.keys().any(|cpu| theirs.contains(cpu));
             self.shows(t) && did && (t.target || beside())
         });
-        let mut rows: Vec<ThreadSum> = shown.map(|t| self.row(t)).collect();
+        let mut rows: Vec<ThreadSum> = shown.map(|t| self.row(t, sums)).collect();
         rows.sort_by_key(|row| row.who.tid);
         rows
     }
 
-    fn row(&self, t: &Thread) -> ThreadSum {
+    fn row(&self, t: &Thread, sums: &Closed) -> ThreadSum {
         let s = &t.sums;
         let mut row = ThreadSum {
             who: who(t),
@@ -306,6 +307,7 @@ impl Live {
         let wakers = s.wakers.iter().filter(|(_, &count)| count > 0);
         row.wakers = wakers.map(|(&by, &n)| (self.waker(by), n)).collect();
         row.wakers.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+        row.behind = behind(&row, t, sums);
         row
     }
 
@@ -431,6 +433,34 @@ fn who(t: &Thread) -> Who {
     }
 }
 
+/// The CPU that it may use, when it is one.
+fn only_cpu(t: &Thread) -> Option<Cpu> {
+    match t.allowed[..] {
+        [cpu] => Some(cpu),
+        _ => None,
+    }
+}
+
+/// Who had the CPU of one that waited for it all the time: whoever ran there. Of waits that began or ended, and
+/// of more than one CPU, the sums do not tell.
+fn behind(row: &ThreadSum, t: &Thread, sums: &Closed) -> Vec<(Who, Nanos)> {
+    /// Threads are read one after another.
+    const READING: Nanos = Nanos::from_millis(1);
+    let window = sums.end.saturating_sub(sums.start);
+    let waited = row.waited();
+    let Some(cpu) = only_cpu(t).filter(|_| row.is_starved() && waited + READING >= window) else {
+        return Vec::new();
+    };
+    let ran = sums.threads.values().filter_map(|other| {
+        let time = other.sums.cpus.get(&cpu)?;
+        Some((who(other), (*time).min(waited)))
+    });
+    let mut ran: Vec<(Who, Nanos)> = ran.collect();
+    ran.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+    ran.truncate(LISTED);
+    ran
+}
+
 /// One of those that share a row.
 fn nameless(thread: Thread) -> Thread {
     Thread {
@@ -477,6 +507,9 @@ fn close(mut t: Thread, scope: &Scope) -> Thread {
             let end = woken.unwrap_or(at);
             if let Some(times) = s.off.get_mut(usize::from(reason)) {
                 times.add(since, end);
+            }
+            if let Some(taker) = t.taker {
+                s.add_taker(taker, 1, end.saturating_sub(since.time()));
             }
             if let Some(woken) = woken {
                 s.off[OffReason::Woken as usize].add(Since::At(woken), at);
@@ -539,6 +572,7 @@ fn since(now: &Closed, before: &Closed) -> Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyse::sched::pinning;
     use crate::decode::sched_sum::Sums;
     use crate::histogram::Histogram;
 
@@ -559,6 +593,7 @@ mod tests {
             torn: false,
             allowed: vec![Cpu(0), Cpu(1)],
             state: None,
+            taker: None,
             cpu: Some(Cpu(0)),
             sums: Sums::default(),
         }
@@ -628,6 +663,100 @@ mod tests {
             ]
         );
         assert_eq!(waits.runq.count, 0);
+    }
+
+    fn waits(tid: u32, comm: &str, reason: OffReason, since: Since) -> Thread {
+        Thread {
+            state: Some(State::Off {
+                since,
+                reason: reason as u8,
+                woken: None,
+            }),
+            ..thread(tid, comm)
+        }
+    }
+
+    #[test]
+    fn who_waits_for_its_cpu_all_the_time_is_told_of_with_who_had_it() {
+        let before = Since::Before(Nanos(10 * MS));
+        let mut starved = waits(1, "starved", OffReason::Woken, before);
+        starved.allowed = vec![Cpu(1)];
+        let hog = ran(thread(2, "hog"), 1, 98 * MS);
+        let hog = Thread {
+            target: false,
+            ..ran(hog, 0, 2 * MS)
+        };
+        let asleep = waits(3, "asleep", OffReason::Poll, before);
+        let summary = total(reading(vec![starved, hog, asleep], Vec::new()));
+        let [starved, hog, asleep] = &summary.threads[..] else {
+            panic!("{summary:?}");
+        };
+        assert!(starved.is_starved() && !hog.is_starved() && !asleep.is_starved());
+        assert!(asleep.is_asleep() && !starved.is_asleep());
+        assert_eq!((starved.waited(), starved.runq.count), (Nanos(100 * MS), 0));
+        assert_eq!(starved.longest_wait_text(), ">=100 ms");
+        assert_eq!(starved.behind, [(hog.who.clone(), Nanos(98 * MS))]);
+
+        let verdicts = pinning::judge(&summary);
+        let [verdict] = &verdicts[..] else {
+            panic!("{verdicts:?}");
+        };
+        assert_eq!((&*verdict.who.comm, verdict.fine), ("starved", false));
+        assert_eq!(verdict.says, "never ran: it waited for a CPU all 100 ms");
+        assert_eq!(
+            verdict.evidence[..2],
+            [
+                "it may use CPU 1",
+                "hog:2 had its CPU for 98.0 ms of that (98.0 %)"
+            ]
+        );
+    }
+
+    #[test]
+    fn who_had_the_cpu_of_one_that_may_use_several_is_not_known() {
+        let before = Since::Before(Nanos(10 * MS));
+        let starved = waits(1, "starved", OffReason::Woken, before);
+        let summary = total(reading(vec![starved, ran(thread(2, "hog"), 1, MS)], vec![]));
+        assert!(summary.threads[0].is_starved());
+        assert_eq!(summary.threads[0].behind, []);
+        let verdict = pinning::of_thread(&summary, &summary.threads[0]);
+        assert_eq!(verdict.evidence[0], "it may use CPUs 0-1");
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_is_of_whoever_took_the_cpu() {
+        let since = Since::At(Nanos(30 * MS));
+        let preempted = ran(waits(1, "victim", OffReason::Preempted, since), 0, 20 * MS);
+        let preempted = Thread {
+            taker: Some(Tid(2)),
+            ..preempted
+        };
+        let hog = ran(thread(2, "hog"), 0, 80 * MS);
+        let mut live = live();
+        live.add(reading(vec![preempted.clone(), hog.clone()], Vec::new()));
+        let summary = live.interval();
+        assert_eq!(summary.threads[0].waited(), Nanos(80 * MS));
+        let preemptor = &summary.preemptors[0];
+        assert_eq!((&*preemptor.who.comm, preemptor.count), ("hog", 1));
+        assert_eq!(preemptor.waited, Nanos(80 * MS));
+
+        // And it still goes on.
+        let later = |t: Thread| Thread {
+            at: Nanos(210 * MS),
+            ..t
+        };
+        let mut next = reading(
+            vec![later(preempted), later(ran(hog, 0, 100 * MS))],
+            Vec::new(),
+        );
+        next.at = Nanos(210 * MS);
+        live.add(next);
+        let summary = live.interval();
+        assert!(summary.threads[0].is_starved());
+        let preemptor = &summary.preemptors[0];
+        assert_eq!((preemptor.count, preemptor.waited), (0, Nanos(100 * MS)));
+        let verdict = pinning::of_thread(&summary, &summary.threads[0]);
+        assert_eq!(verdict.says, "never ran: it waited for a CPU all 100 ms");
     }
 
     #[test]

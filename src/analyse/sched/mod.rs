@@ -126,6 +126,44 @@ impl ThreadSum {
         times.fold(Nanos::ZERO, Nanos::saturating_add)
     }
 
+    /// Time that it waited for a CPU, also in waits that go on: unlike in `runq`, which has those that are over.
+    pub fn waited(&self) -> Nanos {
+        if self.off.is_empty() {
+            return self.runq.total;
+        }
+        let waits = self.off.iter().filter(|off| off.reason.is_runnable());
+        let times = waits.map(|off| off.total);
+        times.fold(Nanos::ZERO, Nanos::saturating_add)
+    }
+
+    /// No wait for a CPU is known that was longer. One that goes on, or began before anybody watched, may be.
+    pub fn longest_wait(&self) -> Nanos {
+        self.unended_wait().unwrap_or(self.runq.max)
+    }
+
+    /// For people: `>=1.20 s` of a wait of which not all was seen.
+    pub fn longest_wait_text(&self) -> String {
+        match self.unended_wait() {
+            Some(time) => format!(">={time}"),
+            None => self.runq.longest_text(),
+        }
+    }
+
+    /// The longest of which not all was seen, where none that was seen is longer.
+    fn unended_wait(&self) -> Option<Nanos> {
+        let waits = self.off.iter().filter(|off| off.reason.is_runnable());
+        let longest = waits.filter_map(|off| off.max).max();
+        longest.filter(|&time| time > self.runq.max)
+    }
+
+    /// All the time it waited for a CPU, and got none.
+    pub fn is_starved(&self) -> bool {
+        self.run == Nanos::ZERO
+            && self.switches() == 0
+            && self.waited() > Nanos::ZERO
+            && self.off.iter().all(|off| off.reason.is_runnable())
+    }
+
     /// All the time it slept, or was stopped.
     pub fn is_asleep(&self) -> bool {
         let could_run = |off: &OffSum| !off.reason.is_blocked();

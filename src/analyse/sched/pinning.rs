@@ -21,7 +21,7 @@ const LEAST_SHARE: f64 = 0.01;
 const CULPRIT_SHARE: f64 = 0.1;
 const CULPRITS: usize = 3;
 
-/// Where nobody is known to launch GPU work: threads that ran for this share of the time.
+/// Where nobody is known to launch GPU work: threads that could run for this share of the time.
 const BUSY_SHARE: f64 = 0.1;
 const JUDGED: usize = 4;
 
@@ -54,7 +54,9 @@ pub fn judge(summary: &Summary) -> Vec<Verdict> {
     let mut judged = if any {
         dispatchers
     } else {
-        let busy = |t: &&ThreadSum| t.target && !t.kthread && t.run.share_of(window) >= BUSY_SHARE;
+        // Whoever waits all the time never runs.
+        let wants = |t: &ThreadSum| t.run.saturating_add(t.waited()).share_of(window) >= BUSY_SHARE;
+        let busy = |t: &&ThreadSum| t.target && !t.kthread && wants(t);
         summary.threads.iter().filter(busy).collect()
     };
     judged.sort_by_key(|t| (Reverse((t.runq.total, t.run)), t.who.tid));
@@ -65,12 +67,14 @@ pub fn judge(summary: &Summary) -> Vec<Verdict> {
 
 /// The verdict of any thread.
 pub fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
-    let waited = thread.runq.total;
+    let waited = thread.waited();
     let share = waited.share_of(thread.run + waited);
     if waited >= LEAST_WAIT && share >= LEAST_SHARE {
         let culprits = culprits(summary, thread);
         // A CPU that was idle takes its time to wake.
-        if !culprits.is_empty() || thread.runq.max >= LEAST_WAIT {
+        let goes_on = waited.saturating_sub(thread.runq.total);
+        let longest = thread.longest_wait().max(goes_on);
+        if !culprits.is_empty() || longest >= LEAST_WAIT {
             return waits(summary, thread, &culprits);
         }
     }
@@ -78,7 +82,7 @@ pub fn of_thread(summary: &Summary, thread: &ThreadSum) -> Verdict {
 }
 
 fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
-    let waited = thread.runq.total;
+    let waited = thread.waited();
     let window = summary.end.saturating_sub(summary.start);
     let rate = per_second(thread.migrations, window);
     let restless = thread.migrations >= LEAST_MOVES && rate >= MOVES_PER_SECOND;
@@ -105,7 +109,7 @@ fn moves_or_fine(summary: &Summary, thread: &ThreadSum) -> Verdict {
         evidence: vec![format!(
             "it {}; it waited {waited} for a CPU, {share} of the time that it could run, at most {} at a time",
             places(thread),
-            thread.runq.max
+            thread.longest_wait()
         )],
         remedy,
     }
@@ -135,6 +139,14 @@ fn favourite(thread: &ThreadSum) -> Vec<Cpu> {
 
 /// `ran on CPUs 0-1 (it may use 0-3), and moved 7 times`
 fn places(thread: &ThreadSum) -> String {
+    if thread.run == Nanos::ZERO {
+        return match (&thread.affinity, thread.allowed_cpus()) {
+            (Some(cpus), Some(1)) => format!("may use CPU {}", cpu_list(cpus)),
+            (Some(cpus), _) => format!("may use CPUs {}", cpu_list(cpus)),
+            (None, Some(n)) => format!("may use {n} CPUs"),
+            (None, None) => "did not run".to_string(),
+        };
+    }
     let mut used: Vec<Cpu> = thread.cpus.iter().map(|&(cpu, _)| cpu).collect();
     used.sort_unstable();
     let (count, list) = (used.len(), cpu_list(&used));
@@ -167,12 +179,12 @@ struct Culprit<'a> {
 }
 
 fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Verdict {
-    let waited = thread.runq.total;
+    let waited = thread.waited();
     let share = Share(waited.share_of(thread.run + waited));
     let free = free_cpus(summary, thread);
     let mut evidence = vec![format!("it {}", places(thread))];
     evidence.extend(culprits.iter().map(|culprit| culprit.says.clone()));
-    let longest = format!("the longest wait was {}", thread.runq.longest_text());
+    let longest = format!("the longest wait was {}", thread.longest_wait_text());
     match &thread.runq_max_behind {
         Some(who) if culprits.is_empty() => {
             evidence.push(format!("{longest}, behind {who}"));
@@ -186,14 +198,18 @@ fn waits(summary: &Summary, thread: &ThreadSum, culprits: &[Culprit<'_>]) -> Ver
     Verdict {
         who: thread.who.clone(),
         fine: false,
-        says: format!("waited {waited} for a CPU, {share} of the time that it could run"),
+        says: if thread.is_starved() {
+            format!("never ran: it waited for a CPU all {waited}")
+        } else {
+            format!("waited {waited} for a CPU, {share} of the time that it could run")
+        },
         evidence,
         remedy: remedy(summary, thread, culprits, &free),
     }
 }
 
 fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>> {
-    let waited = thread.runq.total;
+    let waited = thread.waited();
     let is_kthread = |who: &Who| {
         let found = summary.threads.iter().find(|t| t.who.tid == who.tid);
         found.is_some_and(|t| t.kthread)
@@ -236,13 +252,16 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
             let ran = ran_beside(summary, thread, who);
             let time = then.min(ran);
             if time.share_of(waited) >= CULPRIT_SHARE {
+                let took = match count {
+                    0 => "had taken its CPU before".to_string(),
+                    n => format!("took its CPU {} times", Count(n)),
+                };
                 found.push(Culprit {
                     who,
                     kthread: is_kthread(who),
                     time,
                     says: format!(
-                        "{who} took its CPU {} times, after which it waited {then} ({}), and ran {ran} there",
-                        Count(count),
+                        "{who} {took}, after which it waited {then} ({}), and ran {ran} there",
                         Share(then.share_of(waited))
                     ),
                 });
@@ -285,7 +304,7 @@ impl Free {
 
 /// Where the thread may run must be known: all of them, or a list.
 fn free_cpus(summary: &Summary, thread: &ThreadSum) -> Vec<Free> {
-    let waited = thread.runq.total;
+    let waited = thread.waited();
     let window = summary.end.saturating_sub(summary.start);
     let may_use = |cpu: &CpuSum| match (&thread.affinity, thread.allowed) {
         (Some(cpus), _) => Some(cpus.contains(&cpu.cpu)),

@@ -2,6 +2,7 @@
 
 use super::story::*;
 use crate::analyse::cause::{Cause, Side};
+use crate::analyse::{report, Options};
 use crate::event::*;
 use crate::units::Nanos;
 
@@ -69,7 +70,51 @@ fn devices_of_two_processes_are_one_card_by_uuid() {
     assert_eq!(r.gpus.len(), 2);
     assert_eq!(r.gpus[0].uuid, "GPU-a");
     assert_eq!(r.gpus[0].busy, Some(Nanos(190_000)));
-    assert_eq!((r.gpus[1].operations, r.gpus[1].idle), (0, Some(Nanos(0))));
+    assert_eq!((r.gpus[1].operations, r.gpus[1].idle), (0, None));
+}
+
+/// Check that a GPU at 0 % is no busy one, nor one with all its idle time explained.
+#[test]
+fn of_a_device_without_operations_nothing_is_told() {
+    let idle = || timeline().device(100, 0, "GPU-a");
+    for story in [
+        idle().call(MAIN, DEVICE_SYNC, (10, 500)),
+        idle().attach(1_000),
+    ] {
+        let r = story.report();
+        let gpu = &r.gpus[0];
+        assert_eq!((gpu.operations, gpu.gap_count), (0, 0));
+        assert_eq!((gpu.busy, gpu.idle, gpu.idle_explained), (None, None, None));
+        assert!(gpu.causes.is_empty() && gpu.gaps.is_empty());
+        // No call overlaps an idle time that is not known.
+        assert!(r.calls.iter().all(|call| call.idle_overlap.is_none()));
+    }
+}
+
+#[test]
+fn the_kernels_of_one_device_are_told_alone() {
+    let mut story = timeline().device(100, 0, "GPU-a").device(100, 1, "GPU-b");
+    let other = story.name("other");
+    let story = story
+        .kernel((0, 5), (10, 100))
+        .kernel_with(MAIN, (105, 110), (120, 220), |op| {
+            op.device = DeviceId(1);
+            op.kind = OpKind::Kernel { name: other };
+        });
+    let kernels = |gpu| -> Vec<(String, u64, Nanos)> {
+        let options = Options {
+            gpu,
+            ..Options::default()
+        };
+        let rows = report(&story.built(), &options).kernels.into_iter();
+        rows.map(|k| (k.name, k.count, k.total)).collect()
+    };
+    let all = kernels(None);
+    assert_eq!(all.len(), 2);
+    let first = kernels(Some(0));
+    assert_eq!((first.len(), first[0].1, first[0].2), (1, 1, Nanos(90_000)));
+    assert_ne!(first[0].0, "other");
+    assert_eq!(kernels(Some(1)), [("other".to_string(), 1, Nanos(100_000))]);
 }
 
 #[test]

@@ -22,6 +22,9 @@ use crate::units::{Count, Nanos, Share};
 /// Below this share of idle time a GPU counts as busy all the time.
 const NOTHING_TO_EXPLAIN: f64 = 0.01;
 
+/// Where a smaller share of the launches came back, a device may have run something after all.
+const MOST_CAME_BACK: f64 = 0.999;
+
 /// Warnings shown before the verdict; the rest wait in the section about the data.
 const WARNINGS_FIRST: usize = 5;
 
@@ -40,7 +43,7 @@ pub fn write_report(
     page.blank()?;
     data::recording(&mut page, meta, summary)?;
     for gpu in &report.gpus {
-        if gpu.operations > 0 || gpu.gap_count > 0 {
+        if !ran_nothing(gpu) {
             cause::section(&mut page, gpu, &title(gpu, simulated), report.gpus.len())?;
             gap::section(&mut page, gpu, &title(gpu, simulated), meta.start())?;
         }
@@ -100,6 +103,11 @@ fn verdicts(page: &mut Page<'_, impl Write>, report: &Report, simulated: bool) -
             }
         }
     }
+    if !report.gpus.is_empty() && report.gpus.iter().all(ran_nothing) && !report.threads.is_empty()
+    {
+        let text = "what the threads of its processes did is in the table of threads";
+        page.labelled(Paint::Plain, "  ", text)?;
+    }
     if simulated {
         page.line(
             Paint::Warning,
@@ -125,7 +133,14 @@ pub(super) fn accusation(top: &CauseRow) -> String {
 /// One sentence: how idle, of how long, and how much of that is explained.
 fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
     let window = window(gpu);
+    let few = quality
+        .gpu_coverage
+        .is_some_and(|share| share < MOST_CAME_BACK);
     let judgement = match (gpu.idle, gpu.busy) {
+        (_, _) if ran_nothing(gpu) && !few => {
+            "ran nothing: no operation of what was recorded began or ended (one that ran all along would not show)"
+                .to_string()
+        }
         (None, _) => match quality.gpu_coverage {
             Some(coverage) if coverage < 1.0 => format!(
                 "idle time unknown, as only {} of the launches came back as GPU records",
@@ -133,7 +148,6 @@ fn verdict(gpu: &Gpu, quality: &Quality, simulated: bool) -> String {
             ),
             Some(_) | None => "idle time unknown, as its records are not complete".to_string(),
         },
-        (Some(_), _) if gpu.operations == 0 => "not used by what was recorded".to_string(),
         (Some(_), Some(busy)) if is_busy(gpu) => {
             format!(
                 "busy {} of {window}; nothing to explain{}",
@@ -160,6 +174,11 @@ pub(super) fn is_busy(gpu: &Gpu) -> bool {
         && gpu
             .idle
             .is_some_and(|idle| idle.share_of(window(gpu)) < NOTHING_TO_EXPLAIN)
+}
+
+/// Nothing that began or ended, as far as it is known.
+pub(super) fn ran_nothing(gpu: &Gpu) -> bool {
+    gpu.operations == 0 && gpu.gap_count == 0
 }
 
 /// The time that shares are of: all of the window of which it is known whether the device was busy.

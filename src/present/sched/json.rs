@@ -153,7 +153,7 @@ impl<'a> ThreadDoc<'a> {
             dispatcher: thread.dispatcher,
             prio: thread.prio,
             run_ns: thread.run.0,
-            runq_ns: count(thread.runq.total.0),
+            runq_ns: count(thread.waited().0),
             runq_count: count(thread.runq.count),
             runq_avg_ns: thread.runq.average().map(Nanos::as_u64),
             runq_p50_ns: time(0.5),

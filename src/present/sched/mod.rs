@@ -65,6 +65,14 @@ pub fn write_summary(
         title.push_str(" (* launches)");
     }
     latency(page, &title, shown, &total, targets.len(), summary)?;
+    let starved = awake.iter().filter(|t| t.is_starved()).count();
+    if starved > 0 {
+        let text = format!(
+            "{} waited for a CPU all the time",
+            plural(starved as u64, "thread")
+        );
+        page.line(Paint::Warning, &text)?;
+    }
     if !asleep.is_empty() {
         let text = format!(
             "{} slept all the time",
@@ -198,10 +206,10 @@ fn latency(
             row.name.clone(),
             row.sum.run.to_string(),
             known(row, |sum| Some(Count(sum.switches()).to_string())),
-            known(row, |sum| Some(sum.runq.total.to_string())),
+            known(row, |sum| Some(sum.waited().to_string())),
             known(row, |sum| time(sum.runq.average())),
             known(row, |sum| time(sum.runq.percentile(0.99))),
-            known(row, |sum| Some(sum.runq.longest_text())),
+            known(row, |sum| Some(sum.longest_wait_text())),
             known(row, |sum| {
                 Some(seconds(sum.runq_max_at?.saturating_sub(start)))
             }),

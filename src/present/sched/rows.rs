@@ -34,10 +34,10 @@ pub(super) fn rows(threads: &[ThreadSum], by: SchedBy, sort: SchedSort) -> Vec<R
 /// What comes first has the least of it.
 pub(super) fn by_sort(sum: &ThreadSum, sort: SchedSort) -> (Reverse<(u64, Nanos)>, Tid) {
     let first = match sort {
-        SchedSort::Wait => sum.runq.total.0,
+        SchedSort::Wait => sum.waited().0,
         SchedSort::Run => sum.run.0,
         SchedSort::Avg => sum.runq.average().map_or(0, Nanos::as_u64),
-        SchedSort::Max => sum.runq.max.0,
+        SchedSort::Max => sum.longest_wait().0,
         SchedSort::Switches => sum.switches(),
         SchedSort::Preempted => preempted(sum),
     };

@@ -73,8 +73,8 @@ fn a_summary() -> Summary {
         runq_max_behind: Some(who("stress-ng-cpu", 9000, 9001)),
         behind: vec![(who("stress-ng-cpu", 9000, 9001), ms(180))],
         off: vec![
-            off(OffReason::Woken, 20, 20, 2),
-            off(OffReason::Preempted, 60, 180, 12),
+            off(OffReason::Woken, 20, 20, 1),
+            off(OffReason::Preempted, 60, 180, 3),
             off(OffReason::Throttled, 1, 50, 50),
             off(OffReason::Futex, 15, 100, 20),
             off(OffReason::Io, 5, 50, 30),
@@ -103,7 +103,11 @@ fn a_summary() -> Summary {
         run: ms(100),
         off: vec![
             off(OffReason::Sleep, 9, 890, 100),
-            off(OffReason::Woken, 9, 1, 1),
+            OffSum {
+                total: Nanos::from_micros(900),
+                max: Some(Nanos::from_micros(100)),
+                ..off(OffReason::Woken, 9, 0, 0)
+            },
         ],
         voluntary: 9,
         cpus: vec![(Cpu(1), ms(100))],
@@ -223,6 +227,55 @@ fn what_is_not_known_is_a_dash_and_null() {
     }
     assert_eq!(document["cpus"][0]["idle_ns"], Value::Null);
     assert_eq!(document["cpus"][1]["idle_ns"], 995_000_000);
+}
+
+/// Check that one that never gets a CPU does not look like one that wants none.
+#[test]
+fn who_waits_all_the_time_is_told_of_in_text_and_json() {
+    let mut summary = a_summary();
+    summary.threads.push(ThreadSum {
+        who: who("starved", 4711, 4730),
+        target: true,
+        behind: vec![(who("hog", 8000, 8000), Nanos::from_millis(990))],
+        off: vec![OffSum {
+            reason: OffReason::Woken,
+            count: 0,
+            total: Nanos::from_secs(1),
+            max: Some(Nanos::from_secs(1)),
+        }],
+        affinity: Some(vec![Cpu(2)]),
+        ..ThreadSum::default()
+    });
+    let text = printed(&summary, &options(), 80);
+    let row = text.lines().find(|line| line.starts_with("starved"));
+    let cells: Vec<&str> = row.unwrap().split_whitespace().collect();
+    assert_eq!(
+        cells[3..],
+        ["0", "1.00", "s", "-", "-", ">=1.00", "s", "-"],
+        "{text}"
+    );
+    assert!(
+        text.contains("\n1 thread waited for a CPU all the time\n"),
+        "{text}"
+    );
+    assert!(text.contains("\n1 thread slept all the time\n"), "{text}");
+
+    let document = json(&summary);
+    let threads = document["threads"].as_array().unwrap();
+    // By time waited.
+    let starved = &threads[0];
+    assert_eq!(starved["tid"], 4730);
+    assert_eq!(starved["runq_ns"], 1_000_000_000);
+    assert_eq!(starved["runq_count"], 0);
+    assert_eq!(starved["behind"][0]["tid"], 8000);
+    for key in [
+        "runq_avg_ns",
+        "runq_p99_ns",
+        "runq_max_ns",
+        "runq_max_at_ns",
+    ] {
+        assert_eq!(starved[key], Value::Null, "{key}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::cell::{self, left, prose, right};
-use super::threads::{open, runnable};
+use super::threads::open;
 
 use crate::analyse::sched::ThreadSum;
 use crate::event::Pid;
@@ -146,7 +146,7 @@ pub fn list(model: &Model) -> List {
         }),
         right("RUNQ %", 8, move |p: &Process<'_>| match p.threads.len() {
             0 => Cell::none(),
-            _ => cell::share(p.sum(runnable), window),
+            _ => cell::share(p.sum(ThreadSum::waited), window),
         }),
         right("THREADS", 9, |p: &Process<'_>| match p.threads.len() {
             0 => Cell::none(),

@@ -283,7 +283,7 @@ pub(in crate::present::top) fn window() -> Window {
     Window {
         from: FROM,
         to: TO,
-        report: sample::report(),
+        report: report(),
         sched: sched(),
         calls: calls(),
         launches: Vec::new(),
@@ -450,4 +450,15 @@ pub(in crate::present::top) fn hostile(name: &str) -> Model {
         target.note = Some(name.to_string());
     }
     model
+}
+
+/// While it goes on, a GPU without operations is one that was idle until now.
+fn report() -> Report {
+    let mut report = sample::report();
+    for gpu in report.gpus.iter_mut().filter(|gpu| gpu.operations == 0) {
+        gpu.window_end = gpu.window_start + Nanos::from_secs(10);
+        gpu.busy = Some(Nanos::ZERO);
+        gpu.idle = Some(Nanos::from_secs(10));
+    }
+    report
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::calls::{histogram, told_of};
 use super::cell::{self, left, prose, right};
-use super::threads::{open, row_id, runnable, seen, Seen};
+use super::threads::{open, row_id, seen, Seen};
 use super::when;
 
 use crate::analyse::cause::Cause;
@@ -181,7 +181,7 @@ fn summary(model: &Model, thread: &Seen<'_>) -> Vec<Block> {
         return blocks;
     }
     blocks.extend(waits(model, sum).map(|text| line("waited  ", Tone::Plain, text)));
-    if sum.target && sum.run.saturating_add(runnable(sum)) > Nanos::ZERO {
+    if sum.target && sum.run.saturating_add(sum.waited()) > Nanos::ZERO {
         let verdict = pinning::of_thread(&model.window.sched, sum);
         let tone = if verdict.fine { Tone::Good } else { Tone::Bad };
         blocks.push(line("verdict ", tone, format!("it {}", verdict.says)));
@@ -299,7 +299,7 @@ fn in_causes(model: &Model, pid: Pid, tid: Tid) -> List {
 
 /// Who had the CPU while it waited for one.
 fn behind(sum: &ThreadSum) -> List {
-    let waited = runnable(sum);
+    let waited = sum.waited();
     let fields = vec![
         left("WHO", 0, |(who, _): &(Who, Nanos)| cell::name(&who.comm)),
         right("TID", 2, |(who, _): &(Who, Nanos)| cell::id(who.tid.0)),

@@ -65,7 +65,7 @@ pub(super) struct Seen<'a> {
 impl Seen<'_> {
     /// Time that it could have run, had there been a CPU. `None`: it was only seen where it ran.
     pub(super) fn waited(&self) -> Option<Nanos> {
-        self.known(runnable)
+        self.known(ThreadSum::waited)
     }
 
     fn known<T>(&self, of: impl Fn(&ThreadSum) -> T) -> Option<T> {
@@ -82,19 +82,6 @@ impl Seen<'_> {
 
     fn is_dim(&self) -> bool {
         self.ended || (self.sum.is_asleep() && self.role != Role::Dispatcher)
-    }
-}
-
-/// Waits that go on are in it, unlike in `runq`, which has those that are over.
-pub(super) fn runnable(sum: &ThreadSum) -> Nanos {
-    let times = sum.off.iter().filter(|off| off.reason.is_runnable());
-    let total = times
-        .map(|off| off.total)
-        .fold(Nanos::ZERO, Nanos::saturating_add);
-    if sum.off.is_empty() {
-        sum.runq.total
-    } else {
-        total
     }
 }
 
@@ -175,14 +162,15 @@ fn takers(sched: &Summary) -> HashMap<Tid, (&Who, Nanos)> {
 fn by_harm(seen: &Seen<'_>) -> impl Ord {
     let sum = seen.sum;
     let harm = match seen.role {
-        Role::Dispatcher => runnable(sum)
+        Role::Dispatcher => sum
+            .waited()
             .saturating_add(throttled(sum))
             .saturating_add(sum.blocked()),
         Role::Target | Role::Preemptor | Role::Other => Nanos::ZERO,
     };
     let dispatches = seen.role == Role::Dispatcher;
     (
-        Reverse((dispatches, harm, sum.run, runnable(sum))),
+        Reverse((dispatches, harm, sum.run, sum.waited())),
         sum.who.tid,
     )
 }
