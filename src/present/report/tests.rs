@@ -44,6 +44,28 @@ fn a_host_without_its_gpu_is_told_as_such() {
     assert!(!text.contains("idle 0") && !text.contains("fix:"), "{text}");
 }
 
+/// Check that a GPU at 0 % is not called busy, nor its idle time explained.
+#[test]
+fn of_a_gpu_that_ran_nothing_it_is_said() {
+    let mut report = sample::report();
+    report.gpus.retain(|gpu| gpu.operations == 0);
+    report.quality.gpu_coverage = None;
+    let text = printed(&report, style(140));
+    let says = "ran nothing: no operation of what was recorded began or ended";
+    assert!(text.contains(says), "{text}");
+    let where_to_look = "what the threads of its processes did is in the table of threads";
+    assert!(text.contains(where_to_look), "{text}");
+    assert!(!text.contains("explained"), "{text}");
+
+    // It launched, and nothing came back.
+    report.quality.gpu_coverage = Some(0.0);
+    let text = printed(&report, style(140));
+    assert!(
+        text.contains("idle time unknown") && !text.contains(says),
+        "{text}"
+    );
+}
+
 /// Check that hostile names neither break the layout nor reach the terminal raw.
 #[test]
 fn every_line_keeps_to_the_width_and_controls_nothing() {
