@@ -119,7 +119,8 @@ fn what_cannot_be_compared_is_status_1() {
     assert!(text(&output.stderr).contains("'/nonexistent/x.data'"));
     let output = gdiag(&["diff", "--gpu", "7"], &[&launch, &launch]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("there is no GPU 7"));
+    let said = text(&output.stderr);
+    assert!(said.contains("launch.data': there is no GPU 7"), "{said}");
 }
 
 #[test]
@@ -135,6 +136,8 @@ fn a_cut_recording_is_compared_as_far_as_it_goes() {
         (&diff["a"]["whole"], &diff["b"]["whole"]),
         (&Value::Bool(true), &Value::Bool(false))
     );
+    // What the status is for is seen without reading the document.
+    assert!(text(&output.stderr).starts_with("gdiag: warning: B: "));
     assert!(
         diff["warnings"][0].as_str().unwrap().starts_with("B: "),
         "{}",

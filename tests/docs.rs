@@ -56,6 +56,7 @@ const NOT_RUN: &[(&str, &str)] = &[
 const RECORDINGS: &[&str] = &[
     "gdiag.data",
     "gdiag.data.old",
+    "before.data",
     "good.data",
     "slow.data",
     "node.data",

@@ -497,6 +497,7 @@ fn wrong_usage_is_told_with_an_example() {
                 &["x"],
                 &["1", "2"],
                 &["--idle", "101", "1"],
+                &["--idle", "010", "1"],
                 &["--idle"],
                 &["--gpu", "-1", "1"],
                 &["--what", "1"],
@@ -830,6 +831,53 @@ fn with_lost_events_nothing_is_fine() {
             said.value("verdict").unwrap().contains(": 7 events "),
             "{said:?}"
         );
+    }
+}
+
+/// Check that what is not there any more is not taken for fine.
+#[test]
+fn of_a_cut_recording_nothing_is_fine() {
+    let Some(place) = Place::ready() else {
+        return;
+    };
+    let keep = tempfile::tempdir().unwrap();
+    let cut = keep.path().join("cut.data");
+    let whole = fs::read(source("tests/data/item.data")).unwrap();
+    fs::write(&cut, &whole[..whole.len() * 9 / 10]).unwrap();
+    let cut = cut.to_str().unwrap();
+    for (name, arguments) in [
+        ("gpu-at-40-percent.sh", ["--idle", "99", "-i", cut]),
+        ("gate.sh", ["--assert", "idle<99%", "-i", cut]),
+    ] {
+        let said = place.run(name, &arguments);
+        assert_eq!(said.status, Some(10), "{name}: {said:?}");
+        let why = said.value("verdict").unwrap();
+        assert!(why.contains("the recording is cut"), "{said:?}");
+    }
+}
+
+/// Check that an answer of which a part is missing is none, and that the status of jq is not that of the script.
+#[test]
+fn a_jq_that_fails_is_a_failure() {
+    let Some(place) = Place::ready() else {
+        return;
+    };
+    let keep = tempfile::tempdir().unwrap();
+    let jq = keep.path().join("jq");
+    fs::write(&jq, "#!/bin/sh\necho verdict: 0 fine: so far\nexit 5\n").unwrap();
+    fs::set_permissions(&jq, fs::Permissions::from_mode(0o755)).unwrap();
+    let item = source("tests/data/item.data");
+    let item = item.to_str().unwrap();
+    for (name, arguments) in [
+        ("gpu-at-40-percent.sh", vec!["-i", item]),
+        ("gate.sh", vec!["-i", item]),
+        ("one-rank-is-slow.sh", vec!["-i", item]),
+        ("step-time-doubled.sh", vec![item, item]),
+    ] {
+        let mut command = place.command(&["sh"], name, &arguments);
+        let said = Said::of(command.env("JQ", &jq).output().unwrap());
+        place.is_clean();
+        assert_eq!((said.status, said.out.as_str()), (Some(1), ""), "{said:?}");
     }
 }
 

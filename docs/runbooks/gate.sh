@@ -3,7 +3,7 @@
 #
 # Exit status, as in README.md:
 #   0   all assertions hold
-#   10  cannot be told: no GPU data, or lost events; never taken for holding
+#   10  cannot be told: no GPU data, lost events, or a cut recording; never taken for holding
 #   32  gate: an assertion does not hold
 #   1   failed, also when the command did; 2 wrong usage; 77 this machine or user cannot
 # shellcheck disable=SC2016 # programs of jq
@@ -86,7 +86,7 @@ while :; do
 	0 | 1 | 5) [ -s "$dir/report.json" ] || fail "there is no report of '$input'" ;;
 	*) fail "there is no report of '$input' (gdiag report ended with status $status)" ;;
 	esac
-	verdict=$(query '
+	verdict=$(query --argjson status "$status" '
 		include "lib";
 		def value: if .value == null then "-" elif .unit == "share" then .value | percent
 			elif .unit == "ns" then .value | length_of_time else .value end;
@@ -98,6 +98,7 @@ while :; do
 		| (if $failed != [] then verdict("gate"; "\($failed | length) of \(.asserts | length) assertions do not hold")
 			elif $untold != [] then verdict("cannot-tell"; $doubts[0] // "there is no value to compare")
 			elif $doubts != [] then verdict("cannot-tell"; $doubts[0])
+			elif $status != 0 then verdict("cannot-tell"; "the recording is cut or damaged")
 			else verdict("fine"; "all assertions hold") end),
 		($failed[] | "fails: \(assertion)"), ($untold[] | "unknown: \(assertion)"),
 		(.asserts[] | select(.holds) | "holds: \(assertion)"),

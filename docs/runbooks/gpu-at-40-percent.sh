@@ -16,7 +16,7 @@ usage: gpu-at-40-percent.sh [-d DUR] [--idle PERCENT] [--gpu N] PID | --containe
 
   -d DUR          record for so long (default 10s; of CMD all of it)
   --idle PERCENT  so much idle time is fine (default 20)
-  --gpu N         only this GPU; without it, the one that was idle for longest
+  --gpu N         only this GPU; without it, the one that was idle for longest of those idle for more
   -i FILE         read this recording instead
 
 examples:
@@ -58,12 +58,15 @@ if [ -z "$input" ]; then
 	record_target "$input" "$duration" "$@"
 fi
 report_to "$input" "$dir/report.json" ${gpu:+--gpu "$gpu"}
+[ "$status" = 0 ] || ended=${ended:-the recording is cut or damaged}
 # Where nothing is known of the GPU, what the threads did is all there is.
 "$GDIAG" sched --json -i "$input" >"$dir/sched.json" 2>/dev/null || : >"$dir/sched.json"
 finish "$(query --slurpfile sched "$dir/sched.json" --argjson most "$idle" --arg ended "$ended" '
 	include "lib";
 	[why_not] as $doubts
-	| ([.gpus[] | select(.idle_ns != null and .window_ns > 0)] | max_by(.idle_ns)) as $gpu
+	# One that was used for longer may have been idle for longer, and a smaller part of it.
+	| ([.gpus[] | select(.idle_ns != null and .window_ns > 0)]
+		| max_by([.idle_ns * 100 > $most * .window_ns, .idle_ns])) as $gpu
 	| (if $doubts != [] then verdict("cannot-tell"; $doubts[0])
 		elif $gpu.idle_ns * 100 <= $most * $gpu.window_ns then
 			if $ended != "" then verdict("cannot-tell"; $ended + "; until then the GPU was busy")

@@ -81,7 +81,6 @@ def lost: .quality | .bpf_lost + .shim_lost + .cupti_lost;
 # Why a report cannot be trusted to tell; empty when it can.
 def why_not:
   if lost > 0 then "\(lost) events were lost; record again, or for a shorter time"
-  elif .recording.gpu_source == null then "the recording is incomplete"
   elif .gpus == [] then "nothing is known of a GPU"
   elif all(.gpus[]; .window_ns == 0) then "no GPU operation began or ended in that time: nothing was launched, or one ran all along"
   elif any(.gpus[]; .idle_ns == null) then "how long the GPU was idle is not known"
@@ -90,6 +89,7 @@ def why_not:
 # Of gdiag sched --json: what the threads of a target did, those first that matter.
 def thread_lines:
   (.end_ns - .start_ns) as $length
+  | select($length > 0)
   | [.threads[] | select((.target or .dispatcher) and (.comm | startswith("gdiag-") | not) and .off != null)]
   | sort_by([(.dispatcher | not), .tid != .pid, -.run_ns])[:6][]
   | "thread: \(.comm | clean) \(.tid): ran \(.run_ns / $length | percent)" +

@@ -34,7 +34,8 @@ need_value() { [ "$2" -ge 2 ] || wrong_usage "$1 needs a value"; }
 # A whole number, of option $1.
 need_number() {
 	case $2 in
-	'' | *[!0-9]* | ??????????*) wrong_usage "$1 takes a whole number, not '$2'" ;;
+	# With a zero before it, a number is octal for sh and none for jq.
+	'' | *[!0-9]* | 0?* | ??????????*) wrong_usage "$1 takes a whole number, not '$2'" ;;
 	esac
 }
 
@@ -76,13 +77,16 @@ begin() {
 	command -v "$JQ" >/dev/null 2>&1 || cannot "this needs jq, and there is none (apt install jq, or JQ=/path/to/jq)"
 	command -v "$GDIAG" >/dev/null 2>&1 || cannot "there is no gdiag on the PATH (GDIAG=/path/to/gdiag)"
 	child=
+	# Not one of the environment: clean() removes it.
+	dir=
 	trap 'clean' EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
 	if [ -n "$out" ]; then
-		mkdir -p -- "$out" || fail "cannot make the directory '$out'"
-		out=$(cd -- "$out" && pwd)
+		# Recordings are for whoever made them.
+		(umask 077 && mkdir -p -- "$out") || fail "cannot make the directory '$out'"
+		out=$(CDPATH='' cd -- "$out" && pwd) || fail "cannot use the directory '$out'"
 		dir=$out
 	else
 		dir=$(mktemp -d "${TMPDIR:-/tmp}/gdiag-runbook.XXXXXX") || fail "cannot make a temporary directory"
@@ -97,7 +101,7 @@ clean() {
 		wait "$child" || :
 	fi
 	before_leaving
-	[ -n "$out" ] || [ -z "${dir:-}" ] || rm -rf -- "$dir"
+	[ -n "$out" ] || [ -z "$dir" ] || rm -rf -- "$dir"
 }
 
 # A runbook that leaves something else behind has its own.
@@ -152,14 +156,14 @@ record_target() {
 }
 
 is_gone() {
-	# comm, in parentheses, may contain anything.
-	case $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) in
+	# The name of a process may contain anything, and has no newline here.
+	case $(sed -n 's/^State:[[:blank:]]*//p' "/proc/$1/status" 2>/dev/null) in
 	'' | Z* | X*) return 0 ;;
 	esac
 	return 1
 }
 
-# The report of recording $1, as JSON in $2.
+# The report of recording $1, as JSON in $2; $status is 1 if the recording is not whole.
 report_to() {
 	from=$1
 	to=$2
@@ -172,8 +176,11 @@ report_to() {
 	fi
 }
 
-# jq with what is in lib.jq, which names from outside pass on their way to a terminal.
-query() { "$JQ" -r -L "$here" "$@"; }
+# jq with what is in lib.jq, which names from outside pass on their way to a terminal. All of the answer, or none.
+query() {
+	answer=$("$JQ" -r -L "$here" "$@") || fail "jq ended with status $?"
+	printf '%s\n' "$answer"
+}
 
 # Prints $1, whose first line is "verdict: STATUS CLASS: ...", and ends with that status.
 finish() {
@@ -182,7 +189,11 @@ finish() {
 	case $code in
 	'' | *[!0-9]*) fail "no verdict came out of it" ;;
 	esac
-	printf '%s\n' "$1"
-	[ -z "$out" ] || printf 'kept: %s\n' "$out"
+	# The status is the verdict, whether anybody reads the rest or not.
+	trap '' PIPE
+	{
+		printf '%s\n' "$1"
+		[ -z "$out" ] || printf 'kept: %s\n' "$out"
+	} 2>/dev/null || :
 	exit "$code"
 }

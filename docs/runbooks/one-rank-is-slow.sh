@@ -91,6 +91,7 @@ if [ -z "$input" ]; then
 	esac
 fi
 report_to "$input" "$dir/report.json" --min-gap 100us --gaps 1000
+[ "$status" = 0 ] || ended=${ended:-the recording is cut or damaged}
 # What each GPU ran, collectives apart: there the GPU is busy with waiting.
 : >"$dir/kernels.json"
 for gpu in $(query '.gpus[].index' "$dir/report.json"); do

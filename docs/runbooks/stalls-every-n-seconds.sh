@@ -55,9 +55,10 @@ while [ $# -gt 0 ]; do
 		number=${over%%[!0-9]*}
 		need_number "$1" "$number"
 		case $over in
-		*us) ;;
+		*us | *ns) ;;
 		*ms) window=$((number / 1000 + 11)) ;;
-		*m) window=$((number * 60 + 70)) ;;
+		*h) window=$((number * 3600 + 3610)) ;;
+		*m | *min) window=$((number * 60 + 70)) ;;
 		*) window=$((number + 11)) ;;
 		esac
 		;;
@@ -74,13 +75,15 @@ name=runbook-$$
 before_leaving() { "$GDIAG" stop --name "$name" >/dev/null 2>&1 || :; }
 
 begin
-rm -f -- "$dir"/stall.* "$dir"/report.*
+# What an earlier run kept stays.
+stalls_dir=$dir/stalls-$(date +%Y%m%d-%H%M%S)
+(umask 077 && mkdir -- "$stalls_dir") || fail "cannot make a directory for the stalls"
 case $1 in
 -*) set -- "$1" "$2" ;;
 *) set -- -p "$1" ;;
 esac
 status=0
-"$GDIAG" start -q "$@" --name "$name" --window "${window}s" --snapshot-on "gap>$over" --snapshots "$((stalls + 4))" -o "$dir/stall" >&2 || status=$?
+"$GDIAG" start -q "$@" --name "$name" --window "${window}s" --snapshot-on "gap>$over" --snapshots "$((stalls + 4))" -o "$stalls_dir/stall" >&2 || status=$?
 case $status in
 0) ;;
 2 | 77) exit "$status" ;;
@@ -96,6 +99,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
 	wait $!
 	status=0
 	"$GDIAG" stat --json --name "$name" >"$dir/stat.json" 2>/dev/null || status=$?
+	# With its targets a recorder with events ends.
 	if [ "$status" != 0 ]; then
 		ended="the target ended meanwhile"
 		break
@@ -108,15 +112,15 @@ while [ "$(date +%s)" -lt "$end" ]; do
 	[ "$seen" -lt "$stalls" ] || break
 done
 # What is still in memory, too.
-"$GDIAG" stop --name "$name" -o "$dir/stall.last" >/dev/null 2>&1 || :
+"$GDIAG" stop --name "$name" -o "$stalls_dir/stall.last" >/dev/null 2>&1 || :
 
-for recording in "$dir"/stall.*; do
+for recording in "$stalls_dir"/stall.*; do
 	case $recording in
-	*.log | *.old | "$dir/stall.*") continue ;;
+	*.log | *.old | "$stalls_dir/stall.*") continue ;;
 	esac
-	[ ! -s "$recording" ] || report_to "$recording" "$dir/report.${recording##*.}.json" --min-gap "$over" --gaps all
+	[ ! -s "$recording" ] || report_to "$recording" "$stalls_dir/report.${recording##*.}.json" --min-gap "$over" --gaps all
 done
-set -- "$dir"/report.*.json
+set -- "$stalls_dir"/report.*.json
 [ -f "$1" ] || fail "there is no recording${ended:+: $ended}"
 finish "$(query -s --arg over "$over" --argjson most "$most" --argjson lost "$lost" --arg ended "$ended" '
 	include "lib";
@@ -134,11 +138,15 @@ finish "$(query -s --arg over "$over" --argjson most "$most" --argjson lost "$lo
 
 	. as $reports
 	| [$reports[] | why_not] as $doubts
-	# The same gap may be in several recordings.
 	| [$reports[] | select([why_not] == []) | .gpus[] | .index as $gpu
 		| (reduce .causes[] as $cause ({}; .[$cause.id] = $cause.fix)) as $fixes
 		| .gaps[] | . + {$gpu, main: main_part} | .fix = $fixes[.main.cause]]
-	| unique_by([.gpu, .start_ns]) | sort_by(.start_ns) | . as $stalls
+	# The same gap may be in several recordings, and cut in some of them.
+	| group_by(.gpu) | map(sort_by(.start_ns) | reduce .[] as $gap ([];
+			if length == 0 or .[-1].end_ns <= $gap.start_ns then . + [$gap]
+			elif .[-1].end_ns - .[-1].start_ns < $gap.end_ns - $gap.start_ns then .[:-1] + [$gap]
+			else . end))
+	| add // [] | sort_by(.start_ns) | . as $stalls
 	| (group_by(.main.cause) | max_by([length, (map(.end_ns - .start_ns) | sum)])) as $common
 	# One GPU tells when: all of a job stall together.
 	| [(group_by(.gpu) | max_by(length) // [] | map(.start_ns)) as $starts

@@ -67,10 +67,12 @@ need_file "$old"
 begin
 ended=
 if [ -z "$new" ]; then
-	# A recording that is kept in the same place moves aside.
-	cat -- "$old" >"$dir/old.part"
-	mv -f -- "$dir/old.part" "$dir/old.data"
-	old=$dir/old.data
+	if [ -n "$out" ]; then
+		# One that is kept in the same place moves aside.
+		cp -p -- "$old" "$dir/old.part" || fail "cannot keep '$old' in '$out'"
+		mv -f -- "$dir/old.part" "$dir/old.data"
+		old=$dir/old.data
+	fi
 	new=$dir/gdiag.data
 	record_target "$new" "$duration" "$@"
 fi
@@ -90,12 +92,14 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step takes"}
 			else .per_1000_operations // {} | . + {unit: "1,000 operations take"} end) as $work
 		| . + {$work, ratio: ($work.time_ns | if . == null or .a == null or .a == 0 or .b == null then null else .b / .a end)}]
-	| max_by(.ratio // 0) as $gpu
+	# The slowest of those that have changed, if any has.
+	| max_by([.work.time_ns.changed == true and .ratio > 1, .ratio // 0]) as $gpu
 	| (if $diff.a.lost > 0 then "\($diff.a.lost) events of the old recording were lost"
 		elif $diff.b.lost > 0 then "\($diff.b.lost) events of the new recording were lost"
 		elif $diff.a.lost == null or $diff.b.lost == null then "a recording does not say what was lost"
 		elif $gpu == null then "no GPU is known in both recordings"
 		elif $gpu.ratio == null or $gpu.work.time_ns.changed == null then "too little was recorded to tell noise from change"
+		elif $gpu.work.busy_ns.change == null or any($gpu.causes[].share; .change == null) then "how long the GPU was idle is not known"
 		else null end) as $doubt
 	| if $doubt != null then verdict("cannot-tell"; $doubt)
 	else

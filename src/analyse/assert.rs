@@ -7,7 +7,8 @@
 use std::str::FromStr;
 
 use crate::analyse::cause::Cause;
-use crate::analyse::report::{Gpu, Report};
+use crate::analyse::report::{Gpu, HostSide, Report};
+use crate::event::Pid;
 use crate::units::Nanos;
 
 /// A claim, as it was written and as it was understood.
@@ -73,6 +74,8 @@ pub struct Verdict<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untold {
     NoGpu,
+    /// Of this process only the calls were recorded: what a GPU did for it is not known.
+    CallsOnly(Pid),
     /// It was asked for, and nothing ran on it.
     NotUsed,
     /// Records are missing, and nobody can tell where.
@@ -114,6 +117,10 @@ pub fn judge<'a>(
         .iter()
         .filter(|gpu| asked.is_some() || is_used(gpu))
         .collect();
+    let launches = |side: &&HostSide| side.callers.iter().any(|caller| caller.launches > 0);
+    let unseen = (report.host_sides.iter().find(launches))
+        .map(|side| side.pid)
+        .filter(|_| asked.is_none());
     let mut verdicts = Vec::new();
     for assertion in assertions {
         let whole = |value| Verdict {
@@ -136,6 +143,8 @@ pub fn judge<'a>(
             | Metric::Gaps => {
                 if used.is_empty() {
                     verdicts.push(whole(Err(Untold::NoGpu)));
+                } else if let Some(pid) = unseen {
+                    verdicts.push(whole(Err(Untold::CallsOnly(pid))));
                 }
                 verdicts.extend(used.iter().map(|gpu| Verdict {
                     assertion,

@@ -4,10 +4,12 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use anyhow::Context as _;
+
 use crate::analyse::diff::{self, About, Side};
 use crate::cli::DiffOptions;
 use crate::commands::report::{check_gpu, Seen};
-use crate::commands::to_stdout;
+use crate::commands::{to_stdout, warn};
 use crate::error::status;
 use crate::model::Timeline;
 use crate::present::diff::{json, write_diff, Recording};
@@ -59,13 +61,19 @@ pub fn run(options: &DiffOptions) -> anyhow::Result<u8> {
     }
     remarks.extend(diff::remarks(a.about(), b.about()));
     let (left, right) = (a.recording(), b.recording());
+    let compared = a.whole && b.whole && !diff.gpus.is_empty();
     if options.json {
+        // The text begins with them; here what the status is for would go unseen.
+        if !compared {
+            for remark in &remarks {
+                warn(remark);
+            }
+        }
         to_stdout(|out| json::write_diff(out, &diff, left, right, &remarks))?;
     } else {
         let style = Style::for_stdout(0);
         to_stdout(|out| write_diff(out, &diff, left, right, &remarks, &style))?;
     }
-    let compared = a.whole && b.whole && !diff.gpus.is_empty();
     Ok(if compared {
         status::DONE
     } else {
@@ -84,7 +92,8 @@ fn load(path: &Path, options: &DiffOptions) -> anyhow::Result<Loaded> {
         ControlFlow::Continue(())
     })?;
     timeline.finish(reader.summary());
-    check_gpu(options.gpu, timeline.gpu().devices().len())?;
+    check_gpu(options.gpu, timeline.gpu().devices().len())
+        .with_context(|| format!("cannot compare '{}'", path.display()))?;
     let summary = reader.summary().cloned();
     Ok(Loaded {
         file: path.display().to_string(),

@@ -13,7 +13,7 @@ use crate::analyse;
 use crate::analyse::tracks::{self, Shown, Window};
 use crate::cli::{ExportFormat, ExportOptions};
 use crate::commands::report::{add_warnings, Seen};
-use crate::commands::to_stdout;
+use crate::commands::{to_stdout, warn};
 use crate::error::{status, Error};
 use crate::model::Timeline;
 use crate::present::export::chrome::Chrome;
@@ -39,8 +39,7 @@ pub fn run(options: &ExportOptions) -> anyhow::Result<u8> {
     let loaded = load(&options.input)?;
     if !loaded.whole {
         for warning in &loaded.warnings {
-            // With stderr gone there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "gdiag: warning: {warning}");
+            warn(warning);
         }
     }
     match output {

@@ -1,13 +1,13 @@
 //! `gdiag flame`: reads a recording, folds its stacks, and draws them.
 #![forbid(unsafe_code)]
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use super::loaded::load;
 use crate::analyse::stacks::{self, Flame, Mode, Samples};
 use crate::cli::FlameOptions;
 use crate::commands::report::check_gpu;
-use crate::commands::to_output;
+use crate::commands::{to_output, warn};
 use crate::error::{status, Error};
 use crate::model::Timeline;
 use crate::present::flame::label::{Ids, Labels};
@@ -31,8 +31,7 @@ pub fn run(options: &FlameOptions) -> anyhow::Result<u8> {
     let mut warnings = Vec::new();
     let graph = graph(options, &mut warnings);
     for warning in warnings {
-        // With stderr gone there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "gdiag: warning: {warning}");
+        warn(&warning);
     }
     let graph = graph?;
     to_output(options.output.as_deref(), |out| {

@@ -25,6 +25,7 @@ use anyhow::Context;
 
 use crate::cli::Action;
 use crate::error::Error;
+use crate::present::text;
 
 /// Does what was asked; the result is the exit status.
 pub fn run(action: &Action) -> anyhow::Result<u8> {
@@ -44,6 +45,16 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         Action::Check(options) => check::run(options),
         Action::ShimInstall { dir } => shim::install(dir),
     }
+}
+
+/// Says on stderr what limits the answer. It may quote what a recording or a process calls itself.
+pub(crate) fn warn(warning: &str) {
+    // With stderr gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{}", warning_line(warning));
+}
+
+fn warning_line(warning: &str) -> String {
+    format!("gdiag: warning: {}", text::clean(warning))
 }
 
 /// Writes results to stdout. A reader that went away, as in `gdiag report | head`, ends
@@ -93,6 +104,14 @@ fn deliver<W: Write>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_is_one_harmless_line() {
+        assert_eq!(
+            warning_line("pid 7: \x1b[2J\nfine"),
+            "gdiag: warning: pid 7: \\x1b[2J\\nfine"
+        );
+    }
     use crate::error::{exit_status, render};
 
     /// Fails every write with this error of the system.

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use crate::analyse::assert::{self, Verdict};
 use crate::analyse::{self, report::Report};
 use crate::cli::{GapLimit, ReportOptions};
-use crate::commands::to_stdout;
+use crate::commands::{to_stdout, warn};
 use crate::error::{status, Error};
 use crate::event::{ApiCall, Event, ShimState};
 use crate::model::Timeline;
@@ -43,7 +43,7 @@ pub fn run(options: &ReportOptions) -> anyhow::Result<u8> {
         // The text begins with the warnings; here they would go unseen.
         if !whole {
             for warning in &report.quality.warnings {
-                let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
+                warn(warning);
             }
         }
         to_stdout(|out| json::write_judged(out, report, meta, Some(summary), &verdicts))

@@ -69,6 +69,7 @@ fn found(verdict: &Verdict<'_>) -> String {
 fn untold(why: Untold, gpu: &str) -> String {
     match why {
         Untold::NoGpu => "there is no GPU activity in this recording".to_string(),
+        Untold::CallsOnly(pid) => format!("what a GPU did for process {pid} is not known"),
         Untold::NotUsed => format!("{gpu} was not used by what was recorded"),
         Untold::IdleUnknown => {
             format!("the idle time of {gpu} is unknown, as its records are not complete")

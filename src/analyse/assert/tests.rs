@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::analyse::report::{CauseRow, Quality};
+use crate::analyse::report::{CallTimes, Caller, CauseRow, Quality, ThreadRef};
+use crate::event::Tid;
 
 fn parsed(text: &str) -> Assertion {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -169,6 +170,35 @@ fn what_cannot_be_told_neither_holds_nor_fails() {
     }
     assert_eq!(holds("gpu-coverage>=0%", &Report::default()), [None]);
     assert_eq!(holds("lost<1", &Report::default()), [Some(true)]);
+}
+
+/// Check that a rank that CUPTI did not record is not passed over for one that it did.
+#[test]
+fn a_process_of_which_only_calls_are_known_opens_no_gate() {
+    let mut report = report(vec![gpu(0)]);
+    report.host_sides.push(HostSide {
+        pid: Pid(9),
+        comm: String::new(),
+        reason: String::new(),
+        from: Nanos::ZERO,
+        watched: Nanos(1_000),
+        callers: vec![Caller {
+            who: ThreadRef {
+                pid: Pid(9),
+                tid: Tid(9),
+                comm: String::new(),
+            },
+            calls: 1,
+            launches: 1,
+            times: CallTimes::default(),
+        }],
+        pauses: vec![],
+    });
+    assert_eq!(holds("idle<=50%", &report), [None, Some(true)]);
+    assert_eq!(holds("lost<10", &report), [Some(true)]);
+    let asked = [parsed("idle<=50%")];
+    let verdicts = judge(&asked, &report, Some(0));
+    assert_eq!(verdicts.len(), 1);
 }
 
 #[test]

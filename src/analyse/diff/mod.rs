@@ -148,16 +148,26 @@ pub struct NamedDiff {
 }
 
 impl Diff {
-    /// `None`: nothing could be told.
+    /// `None`: of no GPU it could be told.
     pub fn changed(&self) -> Option<bool> {
-        let figures = self.gpus.iter().flat_map(GpuDiff::figures);
-        let named = self.kernels.iter().chain(&self.calls).map(|row| row.mean);
-        let told = figures.chain(named).filter_map(|figure| figure.changed());
-        told.reduce(|a, b| a || b)
+        let mut named = self.kernels.iter().chain(&self.calls);
+        if named.any(|row| row.mean.has_changed()) {
+            return Some(true);
+        }
+        let gpus = self.gpus.iter().filter_map(GpuDiff::changed);
+        gpus.reduce(|a, b| a || b)
     }
 }
 
 impl GpuDiff {
+    /// `None`: neither its idle time nor its pace can be told, nor has anything else changed.
+    pub fn changed(&self) -> Option<bool> {
+        if self.figures().iter().any(Figure::has_changed) {
+            return Some(true);
+        }
+        self.idle.changed().or(self.work.time.changed())
+    }
+
     fn figures(&self) -> Vec<Figure> {
         let mut figures = vec![self.idle, self.busy];
         figures.extend([self.work.time, self.work.idle, self.work.busy]);

@@ -28,18 +28,20 @@ pub fn remarks(a: About<'_>, b: About<'_>) -> Vec<String> {
     }
     gpus(a.side, b.side, &mut said);
     for (name, about) in [("A", a), ("B", b)] {
-        let lost = about.side.quality.lost();
-        if lost > 0 {
-            said.push(format!("{name} lost {} events", Count(lost)));
-        }
+        // What was lost is among them.
+        let own = about.side.quality.warnings.iter();
+        said.extend(own.map(|text| format!("{name}: {text}")));
         for gpu in &about.side.gpus {
             of_gpu(name, gpu, &mut said);
         }
     }
     if a.meta.host != b.meta.host {
         differ("machines", &a.meta.host, &b.meta.host, &mut said);
-    } else if a.meta.boot_id != b.meta.boot_id {
-        said.push("the machine was booted in between".to_string());
+    } else {
+        other_cards(a.side, b.side, &mut said);
+        if a.meta.boot_id != b.meta.boot_id {
+            said.push("the machine was booted in between".to_string());
+        }
     }
     differ("kernels", &a.meta.kernel, &b.meta.kernel, &mut said);
     differ(
@@ -96,6 +98,22 @@ fn gpus(a: &Side, b: &Side, said: &mut Vec<String>) {
                 &other.name,
                 said,
             );
+        }
+    }
+}
+
+/// Each recording numbers the cards that were used in it.
+fn other_cards(a: &Side, b: &Side, said: &mut Vec<String>) {
+    for one in &a.gpus {
+        let is_other = |other: &&GpuSide| {
+            other.index == one.index
+                && other.name == one.name
+                && other.uuid != one.uuid
+                && !other.uuid.is_empty()
+                && !one.uuid.is_empty()
+        };
+        if b.gpus.iter().any(|other| is_other(&other)) {
+            said.push(format!("GPU {} is another card in B", one.index));
         }
     }
 }

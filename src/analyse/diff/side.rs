@@ -31,6 +31,8 @@ pub struct Side {
 pub struct GpuSide {
     pub index: u32,
     pub name: String,
+    /// Empty: not known.
+    pub uuid: String,
     /// Busy and idle time can be told.
     pub is_told: bool,
     /// Lengths of the blocks.
@@ -106,6 +108,7 @@ pub fn side(t: &Timeline, gpu: Option<u32>, min_gap: Nanos) -> Side {
         side.gpus.push(GpuSide {
             index: told.index,
             name: told.name.clone(),
+            uuid: told.uuid.clone(),
             is_told: told.idle.is_some(),
             time: cut.lengths(),
             idle,

@@ -39,6 +39,7 @@ fn gpu(lock: u64, sleep: u64, operations: u64) -> GpuSide {
     GpuSide {
         index: 0,
         name: "H200".to_string(),
+        uuid: "GPU-1".to_string(),
         is_told: true,
         time: even(SECOND / 10, 0),
         idle,
@@ -154,10 +155,19 @@ fn too_little_or_nothing_known_claims_no_change() {
     // How fast operations come is known all the same.
     assert_eq!(diff.gpus[0].work.time.changed(), Some(false));
     assert_eq!(diff.gpus[0].work.idle.changed(), None);
+    assert_eq!(diff.changed(), Some(false));
     let few = gpu(90, 2, 1);
     let diff = compare(&side(vec![whole.clone()]), &side(vec![few]));
     assert!(diff.gpus[0].idle.b.is_some());
     assert_eq!((diff.gpus[0].idle.noise, diff.changed()), (None, None));
+    // That a call takes as long as before says nothing of the GPU.
+    let with_call = |gpu: &GpuSide| Side {
+        calls: BTreeMap::from([("cuLaunchKernel".to_string(), timed(100, 5_000))]),
+        ..side(vec![gpu.clone()])
+    };
+    let diff = compare(&with_call(&whole), &with_call(&gpu(90, 2, 1)));
+    assert_eq!(diff.calls[0].mean.changed(), Some(false));
+    assert_eq!(diff.changed(), None);
     let long_steps = GpuSide {
         step: Some(16_000),
         ..gpu(90, 2, 1_000)
@@ -232,6 +242,7 @@ fn gpus_are_those_with_the_same_number() {
 fn what_else_differs_is_said() {
     let quality = Quality {
         bpf_lost: 12,
+        warnings: vec!["12 scheduling events were lost".to_string()],
         ..Quality::default()
     };
     let (a, b) = (
@@ -267,7 +278,7 @@ fn what_else_differs_is_said() {
         [
             "the GPU of A is simulated: its busy time is made up",
             "the models of GPU 0 differ: H200 and B200",
-            "B lost 12 events",
+            "B: 12 scheduling events were lost",
             "B has 32 operations of GPU 0, too few to tell a change from noise: record at least 64",
             "the machines differ: a and b",
             "the kernels differ: 6.1.0 and 6.12.0",
@@ -275,6 +286,12 @@ fn what_else_differs_is_said() {
     );
     let said = remarks(about(&meta_a, &real, &a), about(&meta_a, &real, &a));
     assert_eq!(said, [""; 0]);
+    let other = side(vec![GpuSide {
+        uuid: "GPU-2".to_string(),
+        ..gpu(1, 1, 1_000)
+    }]);
+    let said = remarks(about(&meta_a, &real, &a), about(&meta_a, &real, &other));
+    assert_eq!(said, ["GPU 0 is another card in B"]);
 }
 
 fn any_series() -> impl Strategy<Value = Series> {
@@ -301,6 +318,7 @@ proptest! {
         let gpu = GpuSide {
             index: 0,
             name: String::new(),
+            uuid: String::new(),
             is_told,
             time: time.clone(),
             idle: idle.clone(),

@@ -1,12 +1,12 @@
 //! A recording: read once, event by event, and summed up.
 
-use std::io::Write;
 use std::path::Path;
 
 use crate::analyse::sched::recorded::{self, Scope};
 use crate::analyse::sched::Summary;
 use crate::cli::SchedOptions;
 use crate::commands::loaded::{load, Loaded};
+use crate::commands::warn;
 use crate::error::{status, Error};
 use crate::model::Timeline;
 use crate::units::Nanos;
@@ -23,8 +23,7 @@ pub(super) fn run(
         whole,
     } = load(input)?;
     for warning in &warnings {
-        // With stderr gone there is nobody left to tell.
-        let _ = writeln!(std::io::stderr(), "gdiag: warning: {warning}");
+        warn(warning);
     }
     let mut summary = summary(&timeline, options, (from, to))?;
     let lost = summary.lost;

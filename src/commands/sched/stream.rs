@@ -13,7 +13,7 @@ use crate::collect::bpf::Plan;
 use crate::collect::clock;
 use crate::commands::sched::live::say;
 use crate::commands::subject::{End, Subject};
-use crate::commands::to_output;
+use crate::commands::{to_output, warn};
 use crate::error::{status, Error};
 use crate::event::{Cpu, Event, LossSource, Switch};
 use crate::pipeline::Session;
@@ -202,8 +202,7 @@ fn recording(
     }
     let coverage = reader.coverage();
     for warning in coverage.warnings(meta.start()) {
-        // With stderr gone there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "gdiag: warning: {warning}");
+        warn(&warning);
     }
     if stream.switches == 0 {
         return Err(super::no_switches().into());

@@ -1,7 +1,6 @@
 //! System calls of a recording.
 #![forbid(unsafe_code)]
 
-use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::Result;
@@ -14,6 +13,7 @@ use crate::analyse::syscalls::Measure;
 use crate::cli::SyscallsOptions;
 use crate::collect::syscalls::NUMBERS;
 use crate::commands::loaded::{load, Loaded};
+use crate::commands::warn;
 use crate::decode::syscalls::Number;
 use crate::error::{status, Error};
 use crate::model::Timeline;
@@ -51,7 +51,7 @@ pub(super) fn run(
         );
     }
     for warning in &warnings {
-        let _ = writeln!(io::stderr(), "gdiag: warning: {warning}");
+        warn(warning);
     }
     let output = Output::create(options.output.as_deref())?;
     let mut printer = Printer::new(options, output, t.start(), t.syscalls());

@@ -101,15 +101,21 @@ fn recording(
     page.labelled(Paint::Plain, label, &text)
 }
 
-fn mark(figure: &Figure) -> String {
-    match (figure.a, figure.b, figure.changed()) {
-        (_, _, Some(true)) => "*",
-        (_, _, Some(false)) => "",
-        (None, Some(_), None) => "new",
-        (Some(_), None, None) => "gone",
-        (_, _, None) => "?",
+fn mark(figure: &Figure) -> &'static str {
+    match figure.changed() {
+        Some(true) => "*",
+        Some(false) => "",
+        None => "?",
     }
-    .to_string()
+}
+
+/// Of what there may be in one recording only.
+fn mark_of_named(row: &NamedDiff) -> &'static str {
+    match (row.count_a, row.count_b) {
+        (0, 1..) => "new",
+        (1.., 0) => "gone",
+        _ => mark(&row.mean),
+    }
 }
 
 const COLUMNS: [Column; 5] = [
@@ -128,18 +134,18 @@ fn share_cells(figure: &Figure) -> Vec<String> {
         maybe(figure.b, words::share),
         maybe(figure.change(), words::points),
         maybe(figure.noise, |noise| format!("+-{:.1}", noise * 100.0)),
-        mark(figure),
+        mark(figure).to_string(),
     ]
 }
 
-fn time_cells(figure: &Figure) -> Vec<String> {
+fn time_cells(figure: &Figure, mark: &str) -> Vec<String> {
     let time = |value: Option<f64>| value.map_or("-".to_string(), words::time);
     vec![
         time(figure.a),
         time(figure.b),
         words::relative(figure).unwrap_or("-".to_string()),
         words::relative_noise(figure).unwrap_or("-".to_string()),
-        mark(figure),
+        mark.to_string(),
     ]
 }
 
@@ -159,7 +165,7 @@ fn times(page: &mut Page<'_, impl Write>, gpu: &GpuDiff) -> io::Result<()> {
             (&work.busy, ", busy".to_string()),
         ] {
             let name = format!("{of}{what}");
-            table.cells(time_cells(figure).into_iter().chain([name]));
+            table.cells(time_cells(figure, mark(figure)).into_iter().chain([name]));
         }
     };
     if let Some(step) = &gpu.step {
@@ -216,7 +222,8 @@ fn named(
             Count(row.count_b).to_string(),
             or_dash(&name(&row.name)).to_string(),
         ];
-        table.cells(time_cells(&row.mean).into_iter().chain(rest));
+        let figures = time_cells(&row.mean, mark_of_named(row));
+        table.cells(figures.into_iter().chain(rest));
     }
     page.table(2, &table)?;
     more(page, rows.len(), most)

@@ -139,6 +139,7 @@ fn no_change_is_an_answer() {
     gpu.step = None;
     gpu.work.time = figure(5.2e6, 5.21e6, 2e5);
     gpu.work.busy = gpu.work.time;
+    gpu.work.idle = gpu.work.time;
     let mut diff = diff(gpu);
     let text = words(&printed(&diff, &[]));
     // A kernel has changed, though its GPU did not feel it.
@@ -198,6 +199,22 @@ fn without_noise_nothing_is_claimed() {
         "{text}"
     );
     assert_eq!(diff.changed(), None);
+}
+
+#[test]
+fn what_is_not_known_of_one_is_not_new_in_the_other() {
+    let mut gpu = preempted("python3");
+    let unknown = |figure: &mut Figure| (figure.a, figure.noise) = (None, None);
+    for figure in [&mut gpu.idle, &mut gpu.busy] {
+        unknown(figure);
+    }
+    gpu.causes
+        .iter_mut()
+        .for_each(|row| unknown(&mut row.share));
+    let text = words(&printed(&diff(gpu), &[]));
+    assert!(text.contains("- 41.0 % - - ? idle "), "{text}");
+    assert!(text.contains("- 26.5 % - - ? host.preempted "), "{text}");
+    assert!(text.contains("- - new 0 3,000 fill "), "{text}");
 }
 
 #[test]

@@ -44,20 +44,13 @@ pub(super) fn verdict(gpu: &GpuDiff, diff: &Diff) -> Told {
     if work.busy.changed() == Some(true) {
         more.extend(kernels(&diff.kernels));
     }
-    let figures = [gpu.idle, work.time, work.busy];
-    let causes = gpu.causes.iter().map(|row| row.share);
-    let any_change = figures
-        .into_iter()
-        .chain(causes)
-        .any(|f| f.changed() == Some(true));
-    let is_told = gpu.idle.changed().is_some() || work.time.changed().is_some();
     let mut named = diff.kernels.iter().chain(&diff.calls);
     let unchanged = if named.any(|row| row.mean.changed() == Some(true)) {
         "no change of its time beyond noise; "
     } else {
         "nothing changed beyond noise; "
     };
-    let answer = if is_told && !any_change {
+    let answer = if gpu.changed() == Some(false) {
         unchanged
     } else {
         ""
