@@ -21,7 +21,7 @@ const LEAST_SHARE: f64 = 0.01;
 const CULPRIT_SHARE: f64 = 0.1;
 const CULPRITS: usize = 3;
 
-/// Where nobody is known to launch GPU work: threads that ran for this share of the time.
+/// Where nobody is known to launch GPU work: threads that ran, or could have run, for this share of the time.
 const BUSY_SHARE: f64 = 0.1;
 const JUDGED: usize = 4;
 
@@ -54,7 +54,9 @@ pub fn judge(summary: &Summary) -> Vec<Verdict> {
     let mut judged = if any {
         dispatchers
     } else {
-        let busy = |t: &&ThreadSum| t.target && !t.kthread && t.run.share_of(window) >= BUSY_SHARE;
+        // One that is starved hardly runs.
+        let wants = |t: &ThreadSum| t.run.saturating_add(t.runq.total).share_of(window);
+        let busy = |t: &&ThreadSum| t.target && !t.kthread && wants(t) >= BUSY_SHARE;
         summary.threads.iter().filter(busy).collect()
     };
     judged.sort_by_key(|t| (Reverse((t.runq.total, t.run)), t.who.tid));
@@ -241,8 +243,9 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
                     kthread: is_kthread(who),
                     time,
                     says: format!(
-                        "{who} took its CPU {} times, after which it waited {then} ({}), and ran {ran} there",
+                        "{who} took its CPU {} times and ran {ran} there; {} waited {then} ({}) after that",
                         Count(count),
+                        thread.who,
                         Share(then.share_of(waited))
                     ),
                 });
