@@ -143,7 +143,7 @@ pub enum Error {
     #[error("{lost} events were lost")]
     EventsLost { lost: u64 },
 
-    #[error("there is no GPU {asked} in this recording, which has {}", if .known.is_empty() { "none".to_string() } else { join(.known, ", ") })]
+    #[error("there is no GPU {asked} in this recording; it has {}", gpus(.known))]
     NoSuchGpu { asked: u32, known: Vec<u32> },
 
     /// The recording holds none of these.
@@ -354,6 +354,14 @@ fn containers(ids: &[String]) -> String {
         more => format!(" and {more} more"),
     };
     format!("there are {}{more}", join(&short, ", "))
+}
+
+fn gpus(known: &[u32]) -> String {
+    match known {
+        [] => "none".to_string(),
+        [one] => format!("GPU {one}"),
+        several => format!("GPUs {}", join(several, ", ")),
+    }
 }
 
 fn join<T: ToString>(items: &[T], separator: &str) -> String {

@@ -512,9 +512,12 @@ fn wrong_usage_is_told_with_an_example() {
         (
             "one-rank-is-slow.sh",
             &[
+                &[],
                 &["1", "x"],
                 &["--", "true"],
                 &["-i", "a", "1"],
+                &["--all", "1"],
+                &["--all", "-i", "a"],
                 &["--percent", "-3"],
             ],
         ),

@@ -94,7 +94,8 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1"
 	| ([$sched.verdicts[] | select(.tid == $victim.tid and .pid == $victim.pid)] | .[0]) as $says
 	| ([$sched.cpus[].switches] | sum) as $switches
 	| ($victim != null and $victim.throttled * 2 > $victim.waited) as $quota
-	| (def victim: "\($victim.comm | clean) (process \($victim.pid), thread \($victim.tid)) waited for a CPU for \($victim.waited / $victim.could_run | percent) of the time";
+	| (def named: "\(.comm | clean) (process \(.pid))";
+	def victim: "\($victim.comm | clean) (process \($victim.pid), thread \($victim.tid)) waited for a CPU for \($victim.waited / $victim.could_run | percent) of the time";
 		# What is lost hides waits and makes none up: a few do not change the answer.
 		if $sched.lost == null or $sched.lost * 20 > $switches then
 			verdict("cannot-tell"; "\($sched.lost // "an unknown number of") events were lost, of \($switches) switches")
@@ -105,13 +106,13 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1"
 		elif $quota then verdict("quota"; victim + ", without quota")
 		elif $foreign + $crowd == 0 then verdict("cannot-tell"; victim + "; who had it is not known")
 		elif $crowd > $foreign then verdict("crowded"; victim + ", taken by threads of its own")
-		else verdict("neighbour"; victim + ", taken by \([$others[] | select(.foreign)][0] | who)") end),
+		else verdict("neighbour"; victim + ", taken by \([$others[] | select(.foreign)][0] | named)") end),
 	(select($victim != null)
 		| (select($victim.throttled > 0) | "quota: without it for \($victim.throttled | length_of_time) of \($length | length_of_time)"),
 		(if $quota then "fix: raise cpu.max, or use a cpuset without a quota"
 		else ($others[:4][] | select(.ran * 100 >= $length)
-			| "who: \(who)\(if .foreign then "" else " (its own)" end) ran there for \(.ran | length_of_time)\(
-				if .times > 0 then ", took its CPU \(.times) times, after which it waited \(.took | length_of_time)" else "" end)"),
+			| "who: \(named)\(if .foreign then "" else " (its own)" end) ran there for \(.ran | length_of_time)\(
+				if .times > 0 then ", took its CPU \(.times) times, after which \($victim.comm | clean) (thread \($victim.tid)) waited \(.took | length_of_time)" else "" end)"),
 			(select($says != null) | $says.evidence[] | "evidence: \(clean)"),
 			($says.fix // "" | select(. != "") | "fix: \(clean)") end)),
 	(select($sched.lost > 0) | "lost: \($sched.lost) events of \($switches) switches"),

@@ -17,17 +17,17 @@ set -eu
 
 usage() {
 	cat <<'END'
-usage: one-rank-is-slow.sh [-d DUR] [--percent N] [PID... | --container ID | --cgroup PATH | -i FILE]
+usage: one-rank-is-slow.sh [-d DUR] [--percent N] PID... | --all | --container ID | --cgroup PATH | -i FILE
 
   -d DUR       record for so long (default 10s)
   --percent N  waiting for so much of the time is fine (default 5)
+  --all        all processes of this machine that have the CUDA driver loaded
   -i FILE      read this recording of all ranks instead
 
-Without a target: all processes of this machine that have the CUDA driver loaded. A launcher with its children, such as
-torchrun, is one PID.
+A launcher with its children, such as torchrun, is one PID.
 
 examples:
-  one-rank-is-slow.sh
+  one-rank-is-slow.sh --all
   one-rank-is-slow.sh -d 30s 4711 4712
 END
 }
@@ -49,33 +49,41 @@ cuda_processes() {
 duration=10s
 percent=5
 input=
+all=
 while [ $# -gt 0 ]; do
 	case $1 in
 	-d) need_value "$1" $# && duration=$2 ;;
 	--percent) need_value "$1" $# && need_percent "$1" "$2" && percent=$2 ;;
 	-i) need_value "$1" $# && input=$2 ;;
+	--all)
+		all=yes
+		shift
+		continue
+		;;
 	*) break ;;
 	esac
 	shift 2
 done
-if [ -n "$input" ]; then
-	[ $# -eq 0 ] || wrong_usage "-i is a target already"
-	need_file "$input"
+if [ -n "$input$all" ]; then
+	if [ $# -gt 0 ] || [ -n "${input:+$all}" ]; then wrong_usage "only one target, please"; fi
+	[ -z "$input" ] || need_file "$input"
+else
+	case ${1:-} in
+	'' | -*) need_target "$@" ;;
+	*) for process; do need_pid "$process"; done ;;
+	esac
 fi
-case ${1:-} in
-'') ;;
--*) need_target "$@" ;;
-*) for process; do need_pid "$process"; done ;;
-esac
 [ "${1:-}" != -- ] || wrong_usage "ranks have to run already"
 
 begin
 ended=
 if [ -z "$input" ]; then
 	input=$dir/gdiag.data
-	if [ $# -eq 0 ]; then
-		# shellcheck disable=SC2046 # numbers
-		set -- $(cuda_processes)
+	if [ -n "$all" ]; then
+		for process in $(cuda_processes); do
+			# The search takes its time.
+			is_gone "$process" || set -- "$@" "$process"
+		done
 		[ $# -gt 0 ] || fail "no process has the CUDA driver loaded"
 	fi
 	case $1 in

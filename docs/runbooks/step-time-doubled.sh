@@ -89,8 +89,8 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 		| .[0] != null and (.[0] == .[1] or .[1] % .[0] != 0);
 
 	. as $diff
-	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step takes"}
-			else .per_1000_operations // {} | . + {unit: "1,000 operations take"} end) as $work
+	| [.gpus[] | (if .per_step != null and same_step then .per_step + {unit: "a step takes", old: "the old step time"}
+			else .per_1000_operations // {} | . + {unit: "1,000 operations take", old: "the old time of 1,000 operations"} end) as $work
 		| . + {$work, ratio: ($work.time_ns | if . == null or .a == null or .a == 0 or .b == null then null else .b / .a end)}]
 	# The slowest of those that have changed, if any has.
 	| max_by([.work.time_ns.changed == true and .ratio > 1, .ratio // 0]) as $gpu
@@ -108,18 +108,20 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" '
 		| [$gpu.causes[] | .more = (.share.b * $gpu.ratio - .share.a)] as $causes
 		| (($work.busy_ns.b - $work.busy_ns.a) / $work.time_ns.a) as $busy
 		| ($causes | max_by(.more)) as $first
-		| "\($work.unit) \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time) (noise \($work.time_ns.noise | length_of_time))" as $says
+		| "\($work.unit) \($work.time_ns.a | length_of_time) -> \($work.time_ns.b | length_of_time)" as $says
+		| ($work.time_ns.noise | length_of_time) as $noise
 		| ($work.time_ns.changed and ($gpu.ratio - 1) * 100 >= $percent) as $slower
 		| ($first == null or $busy >= $first.more) as $works
 		| ($work.time_ns.noise * 100 > $percent * $work.time_ns.a) as $blind
-		| (if $slower then empty elif $blind and ($work.time_ns.changed | not) then
-				verdict("cannot-tell"; $says + ": a change of \($percent) % would be lost in the noise")
-			else verdict("fine"; $says) end),
-		(if $slower | not then empty
-			elif $works then verdict("work"; $says + ", most of all because the GPU works longer")
-			else verdict($first.id | class; $says + ", most of all for \($first.id)") end),
-		"change: \($busy | signed) busy",
-		($causes | sort_by(-(.more | fabs))[:4][] | select((.more | fabs) >= 0.01) | "change: \(.more | signed) \(.id)"),
+		| (if $slower then
+				if $works then verdict("work"; $says + " (noise \($noise)), most of all because the GPU works longer")
+				else verdict($first.id | class; $says + " (noise \($noise)), most of all for \($first.id)") end
+			elif $work.time_ns.changed then verdict("fine"; $says + " (noise \($noise))")
+			elif $blind then
+				verdict("cannot-tell"; $says + ": a change of \($percent) % would be lost in the noise (\($noise))")
+			else verdict("fine"; $says + ", within noise (\($noise))") end),
+		"change: busy \($busy | signed) of \($work.old)",
+		($causes | sort_by(-(.more | fabs))[:4][] | select((.more | fabs) >= 0.01) | "change: \(.id) \(.more | signed) of \($work.old)"),
 		(select($slower and $works) | $diff.kernels[:3][] | select(.mean_ns.changed == true)
 			| "kernel: \(.mean_ns.a | length_of_time) -> \(.mean_ns.b | length_of_time) \(.name | clean | .[:120])"),
 		(select($slower and ($works | not)) | $first

@@ -63,7 +63,7 @@ causes! {
     NumaBalancing "host.numa-balancing" "automatic NUMA balancing" "kernel.numa_balancing=0, or bind memory and threads"
     Sleep "host.sleep" "a sleep or a polling interval" "wait for the event instead of sleeping"
     Spin "host.spin" "a thread that spins or yields" "a blocking wait, or a bounded spin"
-    Observer "host.observer" "a profiler or monitor, gdiag included" "lower its rate"
+    Observer "host.observer" "a profiler or monitor, gdiag included" "stop it, or lower its rate (gdiag record: -F, --no-stacks)"
     NoDemand "host.no-demand" "requests: none had arrived" ""
     Other "host.other" "something on the host that fits no class" ""
     GpuDependency "gpu.dependency" "an operation of another stream" "check event waits and uses of the default stream"

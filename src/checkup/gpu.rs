@@ -90,7 +90,7 @@ fn driver(facts: &Facts) -> Check {
             ),
         )
         .remedy("load it: modprobe nvidia, or install it; then try nvidia-smi"),
-        (None, Err(_), _) => Check::warning(id, what, "none: the host's side is recorded only")
+        (None, Err(_), _) => Check::warning(id, what, "none: only the host's side is recorded")
             .remedy(
             "nothing to do where there is no GPU; in a container, give it the GPUs (--gpus all)",
         ),

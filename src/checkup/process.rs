@@ -68,7 +68,7 @@ fn cuda(process: &Process) -> Check {
         )
         .remedy("give the process that launches kernels; gdiag record takes in its children")
     } else {
-        Check::warning(id, what, "not used by this process: the host's side is recorded only")
+        Check::warning(id, what, "not used by this process: only the host's side is recorded")
             .remedy("give the process that launches kernels; gdiag record takes in its children, also those that come later")
     }
 }

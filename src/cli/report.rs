@@ -60,8 +60,8 @@ pub(super) struct ReportArgs {
 
     /// Exit with status 5 unless this holds, such as 'idle<20%' (can be given again)
     ///
-    /// METRIC is compared by <, <=, > or >= with a share, a duration or a number, where each makes sense: idle, busy,
-    /// cause(ID), explained, longest-gap, gaps, lost, gpu-coverage. It must hold for every GPU that was
+    /// EXPR is a METRIC, one of < <= > >=, and a limit, with or without spaces: a share, a duration or a number, where
+    /// each makes sense. METRIC is idle, busy, cause(ID), explained, longest-gap, gaps, lost or gpu-coverage. It must hold for every GPU that was
     /// used, or for the one of --gpu. What cannot be told does not hold: status 1.
     #[arg(long = "assert", value_name = "EXPR")]
     asserts: Vec<Assertion>,

@@ -313,11 +313,11 @@ mod tests {
         let text = |devices| check_gpu(Some(2), devices).map_err(|e| e.to_string());
         assert_eq!(
             text(0),
-            Err("there is no GPU 2 in this recording, which has none".to_string())
+            Err("there is no GPU 2 in this recording; it has none".to_string())
         );
         assert_eq!(
             text(2),
-            Err("there is no GPU 2 in this recording, which has 0, 1".to_string())
+            Err("there is no GPU 2 in this recording; it has GPUs 0, 1".to_string())
         );
         assert_eq!(text(3), Ok(()));
         assert!(check_gpu(None, 0).is_ok());

@@ -160,9 +160,17 @@ fn is_plumbing(module: &str) -> bool {
     let file = file_name(module);
     is_libc(module)
         || module.contains("/lib-dynload/")
-        || ["python", "libpython", "libcuda.", "libcudart"]
-            .iter()
-            .any(|start| file.starts_with(start))
+        || file == "[vdso]"
+        || [
+            "python",
+            "libpython",
+            "libffi.",
+            "libffi-",
+            "libcuda.",
+            "libcudart",
+        ]
+        .iter()
+        .any(|start| file.starts_with(start))
 }
 
 #[cfg(test)]
@@ -306,6 +314,16 @@ mod tests {
                 &["f", "g", "main"],
             ),
             (&["app+0x10", "libc.so.6:start"], &[]),
+            // The driver looks at the clock while it waits, and ctypes calls through libffi.
+            (
+                &[
+                    "[vdso]:clock_gettime",
+                    "libcuda.so.1:wait",
+                    "libffi.so.8:ffi_call",
+                    "step@train.py:28",
+                ],
+                &["step (train.py:28)"],
+            ),
             (
                 &["a@x:1", "b@x:2", "c@x:3", "d@x:4", "e@x:5"],
                 &["a (x:1)", "b (x:2)", "c (x:3)", "d (x:4)"],

@@ -49,11 +49,11 @@ impl StoreError {
     pub fn hint(&self) -> &'static str {
         match self {
             StoreError::Open { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => "record one with `gdiag record`, or name another file with -i",
+                io::ErrorKind::NotFound => "record one with `gdiag record`, or name another file",
                 io::ErrorKind::PermissionDenied => {
                     "a recording belongs to whoever made it: read it as that user, or change its owner"
                 }
-                _ => "name another file with -i",
+                _ => "name another file",
             },
             StoreError::Read { .. } => "copy the file to another disk and read it from there",
             StoreError::Create { source, .. } if source.kind() == io::ErrorKind::IsADirectory => {

@@ -184,7 +184,7 @@ def part_hog(bench):
     loop = bench.warm_loop("hog", "--cpu", cpu)
     hog = bench.start(["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"])
     bench.runbook("gpu-at-40-percent.sh", 11, "-d", "4s", loop.pid, contains=str(hog.pid))
-    bench.runbook("noisy-neighbour.sh", 11, "-d", "3s", loop.pid, contains=f"sh {hog.pid}")
+    bench.runbook("noisy-neighbour.sh", 11, "-d", "3s", loop.pid, contains=f"sh (process {hog.pid})")
     bench.runbook("noisy-neighbour.sh", 11, "-d", "3s", "--cpus", cpu, contains=str(hog.pid))
     bench.end(hog)
     # Alone, it is launches that the GPU waits for.
@@ -216,7 +216,7 @@ def part_ranks(bench):
         bench.warm(*loop)
     pids = [process.pid for process, _ in loops]
     bench.runbook("one-rank-is-slow.sh", 18, "-d", "4s", *pids, contains=f"wait for process {pids[1]} ")
-    bench.runbook("one-rank-is-slow.sh", 18, "-d", "4s", contains=f"wait for process {pids[1]} ")
+    bench.runbook("one-rank-is-slow.sh", 18, "-d", "4s", "--all", contains=f"wait for process {pids[1]} ")
 
 
 def part_steps(bench):

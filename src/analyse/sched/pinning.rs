@@ -261,7 +261,8 @@ fn culprits<'a>(summary: &'a Summary, thread: &'a ThreadSum) -> Vec<Culprit<'a>>
                     kthread: is_kthread(who),
                     time,
                     says: format!(
-                        "{who} {took}, after which it waited {then} ({}), and ran {ran} there",
+                        "{who} {took} and ran {ran} there; {} waited {then} ({}) after that",
+                        thread.who,
                         Share(then.share_of(waited))
                     ),
                 });

@@ -321,6 +321,26 @@ fn of_a_thread_that_launches_nothing_only_a_problem_is_worth_a_word() {
 }
 
 #[test]
+fn a_thread_that_hardly_runs_because_it_is_starved_is_told_of() {
+    let mut story = timeline();
+    for i in 0..10 {
+        story = story
+            .switch(i * 2_000 + 100, 1, MAIN, HOG)
+            .switch(i * 2_000 + 2_000, 1, HOG, MAIN);
+    }
+    story.end = 20_000;
+    let all = verdicts(&story);
+    let [verdict] = all.as_slice() else {
+        panic!("{all:?}");
+    };
+    assert_eq!(verdict.who.tid, Tid(MAIN));
+    assert_eq!(
+        verdict.says,
+        "waited 19.0 ms for a CPU, 95.0 % of the time that it could run"
+    );
+}
+
+#[test]
 fn its_own_process_is_told_to_make_room_rather_than_strangers() {
     let mut story = timeline().kernel((1, 2), (5, 6));
     for i in 0..10 {

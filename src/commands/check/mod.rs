@@ -16,8 +16,9 @@ use super::to_stdout;
 use crate::checkup::Checkup;
 use crate::cli::CheckOptions;
 use crate::collect::machine::{self, Facts};
-use crate::collect::process;
+use crate::collect::process::{self, Kind};
 use crate::error::{status, Error};
+use crate::event::Pid;
 use crate::present::check;
 use crate::present::style::Style;
 
@@ -35,6 +36,7 @@ pub fn run(options: &CheckOptions) -> Result<u8> {
         recorders: flight::running(),
         ..machine::look(Path::new("."), pid)
     };
+    pid.map_or(Ok(()), still_there)?;
     let checkup = Checkup::of(&facts);
     to_stdout(|out| match options.json {
         true => check::write_json(out, &checkup),
@@ -49,4 +51,26 @@ pub fn run(options: &CheckOptions) -> Result<u8> {
         Some(true) => status::DONE,
         Some(false) | None => status::CANNOT,
     })
+}
+
+/// Of a process that ended while it was looked at, what was found is not true.
+fn still_there(pid: u32) -> Result<(), Error> {
+    match process::kind(pid) {
+        Kind::Ended | Kind::Nothing => Err(Error::HasEnded { pid: Pid(pid) }),
+        Kind::Process | Kind::ThreadOf(_) | Kind::KernelThread(_) | Kind::Hidden => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ended_meanwhile_is_said_to_have() {
+        assert!(still_there(std::process::id()).is_ok());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let said = still_there(child.id()).unwrap_err();
+        assert!(matches!(said, Error::HasEnded { pid } if pid.0 == child.id()));
+    }
 }

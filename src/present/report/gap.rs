@@ -211,13 +211,17 @@ fn background(
 /// The lead, in words: from the end of the launch call to the start of the operation.
 pub(in crate::present) fn started(lead_ns: i64, usual: Option<Nanos>) -> String {
     let (lead, late) = (Nanos(lead_ns.unsigned_abs()), lead_ns < 0);
-    let side = if late { "after" } else { "before" };
+    let side = if late {
+        "after the operation had started"
+    } else {
+        "before the operation started"
+    };
     let usual = match (usual, late) {
         (None, _) => String::new(),
         (Some(usual), true) => format!(" (usually {usual} before)"),
         (Some(usual), false) => format!(" (usually {usual})"),
     };
-    format!(", returned {lead} {side} the start{usual}")
+    format!("; the call returned {lead} {side}{usual}")
 }
 
 /// The way into the kernel is the same for all waits.
@@ -367,13 +371,16 @@ mod tests {
         let usual = Some(Nanos(1_770));
         assert_eq!(
             started(6_900, usual),
-            ", returned 6.90 us before the start (usually 1.77 us)"
+            "; the call returned 6.90 us before the operation started (usually 1.77 us)"
         );
         assert_eq!(
             started(-9_060, usual),
-            ", returned 9.06 us after the start (usually 1.77 us before)"
+            "; the call returned 9.06 us after the operation had started (usually 1.77 us before)"
         );
-        assert_eq!(started(0, None), ", returned 0 ns before the start");
+        assert_eq!(
+            started(0, None),
+            "; the call returned 0 ns before the operation started"
+        );
     }
 
     #[test]
