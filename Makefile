@@ -106,21 +106,32 @@ ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 FISH_COMPLETIONS ?= $(if $(filter /usr/local,$(PREFIX)),/etc/fish/completions,$(PREFIX)/share/fish/vendor_completions.d)
 MAN1 := $(PREFIX)/share/man/man1
 
+# A path as one word of the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
+DEST_BIN = $(call quoted,$(DESTDIR)$(PREFIX)/bin)
+DEST_MAN1 = $(call quoted,$(DESTDIR)$(MAN1))
+DEST_BASH = $(call quoted,$(DESTDIR)$(BASH_COMPLETIONS))
+DEST_ZSH = $(call quoted,$(DESTDIR)$(ZSH_COMPLETIONS))
+DEST_FISH = $(call quoted,$(DESTDIR)$(FISH_COMPLETIONS))
+ABSOLUTE_PREFIX = case $(call quoted,$(PREFIX)) in /*) ;; *) echo "PREFIX must begin with /" >&2; exit 1 ;; esac
+
 .PHONY: install
 install:
-	@[ -x $(GDIAG) ] || { echo "there is no $(GDIAG): run make first, as the user who may build" >&2; exit 1; }
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(MAN1) $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS))
-	install -s -m 755 $(GDIAG) $(DESTDIR)$(PREFIX)/bin/gdiag
-	install -m 644 man/*.1 $(DESTDIR)$(MAN1)/
-	install -m 644 completions/gdiag.bash $(DESTDIR)$(BASH_COMPLETIONS)/gdiag
-	install -m 644 completions/_gdiag $(DESTDIR)$(ZSH_COMPLETIONS)/_gdiag
-	install -m 644 completions/gdiag.fish $(DESTDIR)$(FISH_COMPLETIONS)/gdiag.fish
+	@$(ABSOLUTE_PREFIX)
+	@[ -x $(call quoted,$(GDIAG)) ] || { echo there is no $(call quoted,$(GDIAG)): run make first, as the user who may build >&2; exit 1; }
+	install -d $(DEST_BIN) $(DEST_MAN1) $(DEST_BASH) $(DEST_ZSH) $(DEST_FISH)
+	install -s -m 755 $(call quoted,$(GDIAG)) $(DEST_BIN)/gdiag
+	install -m 644 man/*.1 $(DEST_MAN1)/
+	install -m 644 completions/gdiag.bash $(DEST_BASH)/gdiag
+	install -m 644 completions/_gdiag $(DEST_ZSH)/_gdiag
+	install -m 644 completions/gdiag.fish $(DEST_FISH)/gdiag.fish
 
 # With the variables of the installation. Directories stay.
 .PHONY: uninstall
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/gdiag $(addprefix $(DESTDIR)$(MAN1)/,$(notdir $(wildcard man/*.1)))
-	rm -f $(addprefix $(DESTDIR),$(BASH_COMPLETIONS)/gdiag $(ZSH_COMPLETIONS)/_gdiag $(FISH_COMPLETIONS)/gdiag.fish)
+	@$(ABSOLUTE_PREFIX)
+	rm -f $(DEST_BIN)/gdiag $(addprefix $(DEST_MAN1)/,$(notdir $(wildcard man/*.1)))
+	rm -f $(DEST_BASH)/gdiag $(DEST_ZSH)/_gdiag $(DEST_FISH)/gdiag.fish
 
 # Packages, into target/dist. From the same sources and compilers the same bytes.
 .PHONY: deb tarball

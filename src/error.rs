@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use crate::event::{Pid, Tid};
+use crate::present::text::clean;
 use crate::store::StoreError;
 
 /// Exit statuses of gdiag, as promised to scripts.
@@ -165,9 +166,9 @@ pub enum Error {
     #[error("a trace is not for a terminal")]
     BinaryToTerminal,
 
-    /// An archive, likewise.
-    #[error("a bundle is not for a terminal")]
-    BundleToTerminal,
+    /// A file by this name would be put into the place of what is there.
+    #[error("'{}' is {what}", clean(&path.display().to_string()))]
+    NotReplaceable { path: PathBuf, what: &'static str },
 
     /// Empty: not set.
     #[error("nothing can be drawn on this terminal ({})", if .term.is_empty() { "TERM is not set".to_string() } else { format!("TERM={term}") })]
@@ -195,7 +196,7 @@ impl Error {
             Error::OutputClosed => status::DONE,
             Error::PictureToTerminal
             | Error::BinaryToTerminal
-            | Error::BundleToTerminal
+            | Error::NotReplaceable { .. }
             | Error::NoSuchCall(_) => status::USAGE,
             Error::NothingCaptured { .. } | Error::NoRecorder { .. } => status::NOTHING,
             Error::EventsLost { .. } => status::LOST,
@@ -302,9 +303,7 @@ impl Error {
             Error::BinaryToTerminal => {
                 "write it to a file with -o trace.pftrace, or ask for text with --format chrome".to_string()
             }
-            Error::BundleToTerminal => {
-                "write it to a file: --bundle gdiag-bundle.tar.gz".to_string()
-            }
+            Error::NotReplaceable { .. } => "name a new file".to_string(),
             Error::RecorderRuns { .. } => {
                 "end it with `gdiag stop`, or give the new one a --name of its own".to_string()
             }

@@ -467,7 +467,36 @@ fn a_bundle_has_nothing_private_in_it() {
     }
 }
 
-/// A bundle that is written to a terminal is refused before anything is looked at.
+/// A link such as /dev/stdout belongs to the whole machine. It is refused before anything is looked at.
+#[test]
+fn a_bundle_replaces_no_link_and_no_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "old").unwrap();
+    let link = dir.path().join("stdout");
+    std::os::unix::fs::symlink("/proc/self/fd/1", &link).unwrap();
+    let pipe = dir.path().join("\x1b[2Jpipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, said) in [
+        (&link, "stdout' is a symbolic link\nhint: name a new file\n"),
+        (
+            &pipe,
+            "\\x1b[2Jpipe' is no regular file\nhint: name a new file\n",
+        ),
+    ] {
+        let output = gdiag(&["--bundle", path.to_str().unwrap()])
+            .stdout(fs::File::create(&file).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).ends_with(said), "{output:?}");
+        assert_eq!(fs::read(&file).unwrap(), b"");
+    }
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
+/// And a terminal is as little a new file.
 #[test]
 fn a_bundle_is_not_for_a_terminal() {
     let command = format!("{} check --bundle /dev/tty", env!("CARGO_BIN_EXE_gdiag"));
@@ -487,7 +516,7 @@ fn a_bundle_is_not_for_a_terminal() {
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(2), "{lines:?}");
     assert!(
-        lines[0].contains("a bundle is not for a terminal"),
+        lines[0].contains("'/dev/tty' is no regular file"),
         "{lines:?}"
     );
 }

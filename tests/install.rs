@@ -46,6 +46,10 @@ fn files(root: &Path) -> BTreeSet<(String, u32)> {
     found
 }
 
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
 fn expected(bin: &str, share: &str, fish: &str) -> BTreeSet<(String, u32)> {
     let mut expected = BTreeSet::from([
         (format!("{bin}/gdiag"), 0o755),
@@ -67,6 +71,10 @@ fn what_is_installed_is_removed_again_and_is_where_shells_and_man_look() {
     for (prefix, fish) in [
         ("/usr/local", "/etc/fish/completions"),
         ("/opt/gdiag", "/opt/gdiag/share/fish/vendor_completions.d"),
+        (
+            "/opt/it's a place",
+            "/opt/it's a place/share/fish/vendor_completions.d",
+        ),
     ] {
         let root = tempfile::tempdir().unwrap();
         succeeds("install", root.path(), prefix);
@@ -91,6 +99,38 @@ fn what_is_installed_is_removed_again_and_is_where_shells_and_man_look() {
             .map(|(path, _)| path)
             .collect();
         assert_eq!(left, [format!("{share}/man/man1/other.1")]);
+    }
+}
+
+/// A name with a space is one name: what the first word of it names belongs to somebody else.
+#[test]
+fn nothing_is_touched_beside_a_root_with_a_space_in_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("vic"), "").unwrap();
+    let root = dir.path().join("vic im");
+    fs::create_dir(&root).unwrap();
+    succeeds("install", &root, "/usr/local");
+    assert!(root.join("usr/local/bin/gdiag").is_file());
+    succeeds("uninstall", &root, "/usr/local");
+    assert_eq!(
+        files(dir.path()),
+        BTreeSet::from([("/vic".to_string(), mode(&dir.path().join("vic")))])
+    );
+}
+
+#[test]
+fn a_relative_prefix_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for (target, prefix) in [
+        ("install", "relative"),
+        ("uninstall", "relative"),
+        ("install", ""),
+    ] {
+        let output = make(target, root.path(), env!("CARGO_BIN_EXE_gdiag"), prefix);
+        assert!(!output.status.success());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.starts_with("PREFIX must begin with /\n"), "{stderr}");
+        assert_eq!(files(root.path()), BTreeSet::new());
     }
 }
 

@@ -10,8 +10,10 @@ use anyhow::{Context as _, Result};
 use super::flight;
 use super::recorder::{gpu_source, say, Recorder, Sink, Turn};
 use super::subject::End;
+use super::temporary::is_open_file;
 use crate::cli::RecordOptions;
 use crate::collect::clock;
+use crate::error::Error;
 use crate::event::Event;
 use crate::store::meta::{Meta, Summary};
 use crate::store::{Stats, StoreError, Writer};
@@ -22,6 +24,9 @@ const FLUSH: Nanos = Nanos::from_secs(1);
 
 /// The result is the exit status.
 pub fn run(options: &RecordOptions) -> Result<u8> {
+    if options.keep.is_none() {
+        leads_to_a_file(&options.output)?;
+    }
     let mut recorder = Recorder::start(options)?;
     let result = match &options.keep {
         None => to_file(&mut recorder),
@@ -141,9 +146,21 @@ impl Sink for Recording {
     }
 }
 
+/// A link would be renamed, or its target truncated: only one to a file of somebody's own is meant that way.
+pub(super) fn leads_to_a_file(path: &Path) -> Result<(), Error> {
+    if path.is_symlink() && path.exists() && (!path.is_file() || is_open_file(path)) {
+        return Err(Error::NotReplaceable {
+            path: path.to_owned(),
+            what: "a symbolic link to no regular file",
+        });
+    }
+    Ok(())
+}
+
 /// An old recording becomes `FILE.old`.
 pub(super) fn set_aside(path: &Path) -> Result<()> {
     if path.is_file() {
+        leads_to_a_file(path)?;
         let mut old = path.as_os_str().to_os_string();
         old.push(".old");
         std::fs::rename(path, &old)
@@ -187,5 +204,38 @@ impl Drop for InterimReport {
         if let Some(child) = &mut self.0 {
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_a_link_to_a_file_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |name: &str| dir.path().join(name);
+        let file = fs::File::create(name("file")).unwrap();
+        symlink("file", name("link")).unwrap();
+        symlink("/dev/null", name("device")).unwrap();
+        symlink(dir.path(), name("dir")).unwrap();
+        let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+        symlink(open, name("stdout")).unwrap();
+        for refused in ["device", "dir", "stdout"] {
+            let error = leads_to_a_file(&name(refused)).unwrap_err();
+            let text = format!("/{refused}' is a symbolic link to no regular file");
+            assert!(error.to_string().ends_with(&text), "{error}");
+        }
+        assert!(set_aside(&name("stdout")).is_err());
+        for taken in ["file", "link", "new"] {
+            leads_to_a_file(&name(taken)).unwrap();
+        }
+        set_aside(&name("link")).unwrap();
+        assert!(name("link.old").is_symlink() && name("stdout").is_symlink());
+        assert!(!name("link").exists() && name("file").is_file());
     }
 }

@@ -5,8 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -17,10 +16,10 @@ use nix::unistd::{geteuid, User};
 use crate::checkup::{scrubbed, Checkup};
 use crate::collect::machine::support::Support;
 use crate::collect::machine::{Facts, Load};
-use crate::commands::temporary::Temporary;
-use crate::error::Error;
+use crate::commands::temporary::{is_replaceable, Temporary};
 use crate::present::check;
 use crate::present::style::{Style, MIN_WIDTH};
+use crate::present::text::clean;
 
 /// The directory that is unpacked.
 const DIRECTORY: &str = "gdiag-bundle";
@@ -57,11 +56,11 @@ pub(super) fn write(place: Place<'_>, facts: &Facts) -> Result<String> {
     }
     files.insert(0, manifest(&files));
     let count = files.len();
-    let path = place.path();
+    let path = place.path;
     place.write(&pack(&files).context("cannot pack the bundle")?)?;
     Ok(format!(
         "gdiag: bundle of {count} files in {}; MANIFEST says what they are",
-        path.display()
+        shown(path)
     ))
 }
 
@@ -233,48 +232,31 @@ impl Names {
 }
 
 /// Where it goes.
-pub(super) enum Place<'a> {
-    New(Temporary, &'a Path),
-    /// A device or a pipe.
-    Other(std::fs::File, &'a Path),
+pub(super) struct Place<'a> {
+    temporary: Temporary,
+    path: &'a Path,
 }
 
 impl<'a> Place<'a> {
     pub(super) fn at(path: &'a Path) -> Result<Place<'a>> {
-        let what = || format!("cannot write '{}'", path.display());
-        if path.exists() && !path.is_file() {
-            let file = OpenOptions::new()
-                .write(true)
-                .open(path)
-                .with_context(what)?;
-            if file.is_terminal() {
-                return Err(Error::BundleToTerminal.into());
-            }
-            return Ok(Place::Other(file, path));
-        }
-        let temporary = Temporary::beside(path, 0o600).with_context(what)?;
-        Ok(Place::New(temporary, path))
-    }
-
-    fn path(&self) -> &'a Path {
-        match self {
-            Place::New(_, path) | Place::Other(_, path) => path,
-        }
+        is_replaceable(path)?;
+        let temporary = Temporary::beside(path, 0o600).with_context(|| cannot_write(path))?;
+        Ok(Place { temporary, path })
     }
 
     fn write(self, bytes: &[u8]) -> Result<()> {
-        match self {
-            Place::New(temporary, path) => {
-                let what = || format!("cannot write '{}'", path.display());
-                temporary.file().write_all(bytes).with_context(what)?;
-                temporary.replace(path).with_context(what)
-            }
-            Place::Other(mut file, path) => {
-                let what = || format!("cannot write '{}'", path.display());
-                file.write_all(bytes).with_context(what)
-            }
-        }
+        let written = self.temporary.file().write_all(bytes);
+        let written = written.and_then(|()| self.temporary.replace(self.path));
+        written.with_context(|| cannot_write(self.path))
     }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write '{}'", shown(path))
+}
+
+fn shown(path: &Path) -> String {
+    clean(&path.display().to_string()).into_owned()
 }
 
 #[cfg(test)]

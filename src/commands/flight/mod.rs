@@ -12,7 +12,7 @@ use anyhow::{bail, Context as _, Result};
 
 use self::control::{Answer, Ask, Client, Status, Written};
 use self::keep::{Context, Keeper};
-use super::record::set_aside;
+use super::record::{leads_to_a_file, set_aside};
 use super::recorder::{say, Recorder};
 use super::subject::{End, Subject};
 use super::temporary::Temporary;
@@ -329,6 +329,9 @@ impl<'a> Place<'a> {
     fn at(path: &'a Path) -> Result<Place<'a>> {
         if path.exists() && !path.is_file() {
             return Ok(Place::Other(create_file(path)?));
+        }
+        if path.is_file() {
+            leads_to_a_file(path)?;
         }
         let temporary = Temporary::beside(path, 0o600);
         let temporary = temporary.with_context(|| no_snapshot(path))?;
