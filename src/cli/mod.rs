@@ -733,7 +733,6 @@ mod tests {
             &["report", "gdiag.data"],
             &["shim"],
             &["shim", "install"],
-            &["check"],
             &[],
         ] {
             assert_eq!(refused(args).0, 2, "{args:?}");

@@ -316,6 +316,10 @@ mod tests {
             Err("there is no GPU 2 in this recording; it has none".to_string())
         );
         assert_eq!(
+            text(1),
+            Err("there is no GPU 2 in this recording; it has GPU 0".to_string())
+        );
+        assert_eq!(
             text(2),
             Err("there is no GPU 2 in this recording; it has GPUs 0, 1".to_string())
         );

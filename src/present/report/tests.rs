@@ -120,6 +120,17 @@ fn warnings_come_before_the_verdicts() {
 }
 
 #[test]
+fn a_gpu_is_called_simulated_once() {
+    let mut report = sample::report();
+    report.gpus[0].name = "Simulated H200 (gdiag)".to_string();
+    let text = printed(&report, style(80));
+    assert!(
+        text.contains("GPU 0 Simulated H200 (gdiag): idle"),
+        "{text}"
+    );
+}
+
+#[test]
 fn low_coverage_gives_no_idle_figures() {
     let mut report = sample::unknowable();
     report.quality.gpu_coverage = Some(0.972_39);
