@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 
 use crate::event::{Pid, Tid};
-use crate::present::text::clean;
 use crate::store::StoreError;
 
 /// Exit statuses of gdiag, as promised to scripts.
@@ -110,6 +109,9 @@ pub enum Error {
     #[error("/proc shows the pids of another PID namespace than gdiag's")]
     ForeignProc,
 
+    #[error("/proc is not mounted")]
+    NoProc,
+
     #[error("no cgroup hierarchy is mounted here")]
     NoCgroups,
 
@@ -167,8 +169,8 @@ pub enum Error {
     BinaryToTerminal,
 
     /// A file by this name would be put into the place of what is there.
-    #[error("'{}' is {what}", clean(&path.display().to_string()))]
-    NotReplaceable { path: PathBuf, what: &'static str },
+    #[error("'{path}' is {what}")]
+    NotReplaceable { path: String, what: &'static str },
 
     /// Empty: not set.
     #[error("nothing can be drawn on this terminal ({})", if .term.is_empty() { "TERM is not set".to_string() } else { format!("TERM={term}") })]
@@ -204,7 +206,8 @@ impl Error {
             | Error::NoBtf
             | Error::KernelTooOld { .. }
             | Error::BpfRefused { .. }
-            | Error::ForeignProc => status::CANNOT,
+            | Error::ForeignProc
+            | Error::NoProc => status::CANNOT,
             Error::CommandNotExecutable { .. } => status::NOT_EXECUTABLE,
             Error::CommandNotFound { .. } => status::NOT_FOUND,
             Error::CpusOffline { .. }
@@ -272,6 +275,7 @@ impl Error {
             Error::ForeignProc => {
                 "mount the right one, as `unshare --mount-proc` does, or enter the mount namespace too (nsenter -m)".to_string()
             }
+            Error::NoProc => "mount -t proc proc /proc".to_string(),
             Error::NoCgroups => "mount one: mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_string(),
             Error::NoSuchCgroup { .. } => {
                 "`cat /proc/PID/cgroup` shows the cgroups of a process; either of its path or its directory will do".to_string()

@@ -385,6 +385,75 @@ fn a_bundle_is_a_file_of_its_owner_and_replaces_whole() {
     assert_eq!(text(&output.stdout), "");
 }
 
+/// A user may have any name.
+#[test]
+fn the_bundle_has_the_document_of_the_check_whatever_the_user_is_called() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("b.tar.gz");
+    let output = gdiag(&["--json", "--bundle", bundle.to_str().unwrap()])
+        .envs([("USER", "true"), ("LOGNAME", "checks")])
+        .env("HOME", "/home/\",\n")
+        .output()
+        .unwrap();
+    let ids = |document: &Value| -> Vec<(String, Vec<String>)> {
+        let checks = document["checks"].as_array().unwrap().iter();
+        let keys = |check: &Value| check.as_object().unwrap().keys().cloned().collect();
+        checks
+            .map(|check| (check["id"].as_str().unwrap().to_string(), keys(check)))
+            .collect()
+    };
+    let shown = json(&output);
+    let packed: Value = serde_json::from_str(&unpack(&bundle)["gdiag-bundle/check.json"]).unwrap();
+    assert_eq!(ids(&packed), ids(&shown));
+    assert_eq!(packed["can"], shown["can"]);
+}
+
+/// As in a chroot without /proc.
+#[test]
+fn without_proc_the_check_says_so_and_the_bundle_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("b.tar.gz");
+    let script = format!(
+        "mount -t tmpfs none /proc && exec {} check --json --bundle {}",
+        env!("CARGO_BIN_EXE_gdiag"),
+        bundle.display()
+    );
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    if output.stdout.is_empty() && text(&output.stderr).contains("unshare") {
+        println!("skipped: no mount namespace can be made here");
+        return;
+    }
+    let document = json(&output);
+    assert_eq!(output.status.code(), Some(77), "{document}");
+    assert_eq!(
+        of(&document, "rights.proc")["found"],
+        "/proc is not mounted"
+    );
+    assert!(unpack(&bundle).contains_key("gdiag-bundle/check.json"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_working_directory_that_is_gone_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mkdir x && cd x && rmdir ../x && exec {} check --json",
+        env!("CARGO_BIN_EXE_gdiag")
+    );
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let document = json(&output);
+    let disk = of(&document, "place.disk");
+    assert_eq!(disk["status"], "warning", "{disk}");
+    assert_eq!(disk["found"], "the directory is gone");
+}
+
 /// Check that nothing of what only this machine's owner knows is in a bundle.
 #[test]
 fn a_bundle_has_nothing_private_in_it() {

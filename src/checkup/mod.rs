@@ -114,6 +114,11 @@ impl Checkup {
         if let Some(process) = &facts.process {
             checks.extend(process::checks(facts, process));
         }
+        for check in &mut checks {
+            if check.remedy.as_deref() == Some(rights::BE_ROOT) {
+                check.remedy = Some(rights::remedy(&facts.rights, check.status).to_string());
+            }
+        }
         let host = !checks.iter().any(|check| check.status == Status::Failure);
         let done = |load: &Load| match load {
             Load::Done(_) => Some(true),

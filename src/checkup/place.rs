@@ -81,6 +81,7 @@ fn disk(facts: &Facts) -> Check {
     };
     let elsewhere = "give another place: gdiag record -o FILE";
     match disk.free {
+        _ if disk.gone => Check::warning(id, what, "the directory is gone").remedy(elsewhere),
         _ if !disk.writable => {
             Check::warning(id, what, format!("gdiag.data cannot be written into {dir}"))
                 .remedy(elsewhere)

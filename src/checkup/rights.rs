@@ -1,6 +1,6 @@
 //! What gdiag may do here.
 
-use super::{list, Check};
+use super::{list, Check, Status};
 use crate::collect::machine::rights::capability;
 use crate::collect::machine::{Facts, Load, Rights, FEWEST_OPEN_FILES};
 use crate::error::Error;
@@ -8,6 +8,22 @@ use crate::units::Bytes;
 
 pub(super) const BE_ROOT: &str =
     "run as root, or: setcap cap_bpf,cap_perfmon,cap_checkpoint_restore,cap_sys_ptrace+ep gdiag";
+
+/// What to do where rights are missing. Root is not told to become root.
+pub(super) fn remedy(rights: &Rights, status: Status) -> &'static str {
+    let lacks = |(bit, ..): &(u32, _, _)| has(rights, *bit) == Some(false);
+    if rights.uid != 0 {
+        BE_ROOT
+    } else if rights.first_user_namespace == Some(false) {
+        "run gdiag on the host, or in a container without a user namespace (podman: as root)"
+    } else if CAPABILITIES.iter().any(lacks) {
+        "let root have them: in a container --cap-add BPF,PERFMON,CHECKPOINT_RESTORE,SYS_PTRACE, in a unit of systemd CapabilityBoundingSet="
+    } else if status == Status::Unknown {
+        "nothing to do: the kernel does not show it, not even to root"
+    } else {
+        "nothing to do: the kernel does not allow it, not even to root"
+    }
+}
 
 /// Each with whether a recording needs it.
 const CAPABILITIES: [(u32, &str, bool); 5] = [
@@ -189,9 +205,9 @@ fn ptrace(rights: &Rights) -> Check {
 
 fn proc(rights: &Rights) -> Check {
     let (id, what) = ("rights.proc", "/proc");
-    if rights.foreign_proc {
-        return Check::failure(id, what, Error::ForeignProc.to_string())
-            .remedy(Error::ForeignProc.hint().unwrap_or_default());
+    if let Some(error) = rights.proc.error() {
+        return Check::failure(id, what, error.to_string())
+            .remedy(error.hint().unwrap_or_default());
     }
     match &rights.hidepid {
         None => Check::ok(id, what, "shows all processes"),

@@ -16,6 +16,7 @@ use crate::collect::machine::{
     ShimFact, Source, Users,
 };
 use crate::collect::nvml::{CardFacts, DriverFacts};
+use crate::collect::process::Proc;
 use crate::collect::python::Minor;
 use crate::collect::shims::Look;
 use crate::units::Bytes;
@@ -114,6 +115,7 @@ pub(crate) fn good() -> Facts {
                 cpu: Some("/sys/fs/cgroup".into()),
             },
             disk: Disk {
+                gone: false,
                 dir: "/var/log/gpu".into(),
                 free: Some(Bytes(80 << 30)),
                 filesystem: Some("ext4".to_string()),
@@ -293,7 +295,8 @@ fn programs_that_the_kernel_refuses_have_a_remedy_that_fits() {
         });
         check.remedy.unwrap()
     };
-    assert!(remedy(|_| {}).contains("run as root"));
+    assert!(remedy(|f| f.rights.uid = 1000).contains("run as root"));
+    assert!(remedy(|_| {}).contains("not even to root"));
     assert!(
         remedy(|f| f.rights.lockdown = Some("confidentiality".to_string())).contains("lockdown")
     );
@@ -364,7 +367,14 @@ fn what_happened_beats_what_is_said_of_rights() {
         f.rights.ptrace_scope = Some(3);
     });
     assert_status("rights.ptrace", Ok, |f| f.rights.ptrace_scope = None);
-    assert_status("rights.proc", Failure, |f| f.rights.foreign_proc = true);
+    for (proc, found) in [
+        (Proc::Foreign, "another PID namespace"),
+        (Proc::NotMounted, "/proc is not mounted"),
+    ] {
+        assert_status("rights.proc", Failure, |f| f.rights.proc = proc);
+        let check = after("rights.proc", |f| f.rights.proc = proc);
+        assert!(check.found.contains(found), "{check:?}");
+    }
     let hidden = |f: &mut Facts| f.rights.hidepid = Some("2".to_string());
     assert_status("rights.proc", Ok, hidden);
     assert_status("rights.proc", Warning, |f| {
@@ -663,6 +673,28 @@ fn whether_the_library_will_be_there_is_told_with_the_reason() {
 }
 
 #[test]
+fn root_is_not_told_to_become_root() {
+    let remedy = |uid: u32, capabilities: u64| {
+        let mut facts = good();
+        facts.rights.uid = uid;
+        facts.rights.capabilities = Some(capabilities);
+        facts.process = Some(Process {
+            environment_readable: false,
+            ..good_process()
+        });
+        let mut checks = Checkup::of(&facts).checks.into_iter();
+        let check = checks.find(|check| check.id == "process.environment");
+        check.unwrap().remedy.unwrap()
+    };
+    assert!(remedy(1000, 0).starts_with("run as root"));
+    assert_eq!(
+        remedy(0, u64::MAX),
+        "nothing to do: the kernel does not show it, not even to root"
+    );
+    assert!(remedy(0, 0).starts_with("let root have them: in a container --cap-add"));
+}
+
+#[test]
 fn cuda_11_cannot_be_turned_on_in_a_running_program() {
     let old = |p: &mut Process| {
         p.cuda = Some(CudaUser {
@@ -745,7 +777,7 @@ fn a_failure_is_the_verdict_and_nothing_can_be_recorded() {
     let mut facts = good();
     facts.loads.host = refused();
     facts.loads.stacks = Load::NotTried;
-    facts.rights.foreign_proc = true;
+    facts.rights.proc = Proc::Foreign;
     facts.process = Some(good_process());
     let checkup = Checkup::of(&facts);
     assert_eq!(checkup.verdict(), "cannot record: 2 failures");

@@ -9,8 +9,11 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{statfs, PROC_SUPER_MAGIC};
 use procfs::process::{Process, Status};
 use procfs::FromRead as _;
+
+use crate::error::Error;
 
 /// Read of a command line at most.
 const MOST_BYTES: u64 = 16 << 10;
@@ -56,9 +59,35 @@ pub fn in_first_namespace() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == INIT_PID_NAMESPACE)
 }
 
-/// Whether /proc counts pids as this process does. It shows those of the namespace of whoever mounted it.
-pub fn proc_is_ours() -> bool {
-    fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()))
+/// Whose pids /proc shows: those of the PID namespace of whoever mounted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proc {
+    #[default]
+    Ours,
+    Foreign,
+    NotMounted,
+}
+
+impl Proc {
+    pub fn look() -> Proc {
+        let own = std::process::id().to_string();
+        if fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own)) {
+            return Proc::Ours;
+        }
+        match statfs("/proc") {
+            Ok(there) if there.filesystem_type() == PROC_SUPER_MAGIC => Proc::Foreign,
+            Ok(_) | Err(_) => Proc::NotMounted,
+        }
+    }
+
+    /// Why it is no use.
+    pub fn error(self) -> Option<Error> {
+        match self {
+            Proc::Ours => None,
+            Proc::Foreign => Some(Error::ForeignProc),
+            Proc::NotMounted => Some(Error::NoProc),
+        }
+    }
 }
 
 /// What a number may stand for.
@@ -507,7 +536,7 @@ mod tests {
         if in_first_namespace() {
             assert_eq!(kind(2), Kind::KernelThread("kthreadd".to_string()));
         }
-        assert!(proc_is_ours());
+        assert_eq!(Proc::look(), Proc::Ours);
         assert!(with_descendants(&[own]).contains(&own));
         assert!(describe(own).cmdline.contains("gdiag"));
         // Rust ignores SIGPIPE.

@@ -15,6 +15,7 @@ use crate::cli::RecordOptions;
 use crate::collect::clock;
 use crate::error::Error;
 use crate::event::Event;
+use crate::present::text::clean;
 use crate::store::meta::{Meta, Summary};
 use crate::store::{Stats, StoreError, Writer};
 use crate::units::{Count, Nanos};
@@ -150,7 +151,7 @@ impl Sink for Recording {
 pub(super) fn leads_to_a_file(path: &Path) -> Result<(), Error> {
     if path.is_symlink() && path.exists() && (!path.is_file() || is_open_file(path)) {
         return Err(Error::NotReplaceable {
-            path: path.to_owned(),
+            path: clean(&path.display().to_string()).into_owned(),
             what: "a symbolic link to no regular file",
         });
     }

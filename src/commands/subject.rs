@@ -20,7 +20,7 @@ use crate::cli::Target;
 use crate::collect::cgroup::{Cgroup, Hierarchies};
 use crate::collect::clock;
 use crate::collect::machine::FEWEST_OPEN_FILES;
-use crate::collect::process::{self, Kind};
+use crate::collect::process::{self, Kind, Proc};
 use crate::collect::target::{self, Command};
 use crate::error::{self, status, Error};
 use crate::event::Pid;
@@ -78,8 +78,8 @@ impl Subject {
         screen: bool,
         environment: impl FnOnce() -> Environment,
     ) -> Result<Subject> {
-        if !process::proc_is_ours() {
-            return Err(Error::ForeignProc.into());
+        if let Some(error) = Proc::look().error() {
+            return Err(error.into());
         }
         let most = open_files()?;
         let signals = Signals::block()?;

@@ -11,6 +11,7 @@ use nix::fcntl::{AtFlags, AT_FDCWD};
 use nix::unistd::linkat;
 
 use crate::error::Error;
+use crate::present::text::clean;
 
 /// Whether a new file may take this name: a link or a device may be there for the whole machine, as /dev/stdout is.
 pub(super) fn is_replaceable(path: &Path) -> Result<(), Error> {
@@ -20,7 +21,7 @@ pub(super) fn is_replaceable(path: &Path) -> Result<(), Error> {
         Ok(_) | Err(_) => return Ok(()),
     };
     Err(Error::NotReplaceable {
-        path: path.to_owned(),
+        path: clean(&path.display().to_string()).into_owned(),
         what,
     })
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -60,6 +61,8 @@ pub struct Cgroups {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
     pub dir: PathBuf,
+    /// It was removed, as a working directory may be.
+    pub gone: bool,
     pub free: Option<Bytes>,
     pub filesystem: Option<String>,
     pub writable: bool,
@@ -188,7 +191,9 @@ fn cgroups(mounts: &str) -> Cgroups {
 }
 
 fn disk(dir: &Path, mounts: &str) -> Disk {
-    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let whole = fs::canonicalize(dir);
+    let gone = matches!(&whole, Err(e) if e.kind() == ErrorKind::NotFound);
+    let dir = whole.unwrap_or_else(|_| dir.to_path_buf());
     // The last mount that holds it; where the longest is hidden by another, they are told apart by nothing here.
     let holds = mounts
         .lines()
@@ -196,6 +201,7 @@ fn disk(dir: &Path, mounts: &str) -> Disk {
         .filter(|(mount, ..)| dir.starts_with(mount));
     let filesystem = holds.max_by_key(|(mount, ..)| mount.as_os_str().len());
     Disk {
+        gone,
         free: statfs(&dir)
             .ok()
             .map(|fs| Bytes(fs.blocks_available() * u64::try_from(fs.block_size()).unwrap_or(0))),
@@ -257,5 +263,12 @@ mod tests {
             disk(Path::new("/"), mounts).filesystem.as_deref(),
             Some("ext4")
         );
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!disk(dir.path(), "").gone);
+        assert!(disk(&dir.path().join("removed"), "").gone);
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use nix::sys::resource::{getrlimit, Resource};
 
 use super::{number, read_line};
-use crate::collect::process;
+use crate::collect::process::{self, Proc};
 
 /// Bits of a set of capabilities.
 pub mod capability {
@@ -34,8 +34,7 @@ pub struct Rights {
     pub kptr_restrict: Option<i64>,
     /// System calls of this process are filtered.
     pub seccomp: bool,
-    /// /proc shows the pids of another namespace.
-    pub foreign_proc: bool,
+    pub proc: Proc,
     /// The option of /proc's mount, when there is one: `2`, `invisible`.
     pub hidepid: Option<String>,
     /// Files that may be open at once: now, and at most.
@@ -66,7 +65,7 @@ impl Rights {
             seccomp: status
                 .and_then(|status| status.seccomp)
                 .is_some_and(|mode| mode != 0),
-            foreign_proc: !process::proc_is_ours(),
+            proc: Proc::look(),
             hidepid: hidepid(&mounts).map(str::to_string),
             open_files: limit(Resource::RLIMIT_NOFILE),
             locked_memory: limit(Resource::RLIMIT_MEMLOCK).map(|(now, _)| now),

@@ -16,15 +16,15 @@ use super::to_stdout;
 use crate::checkup::Checkup;
 use crate::cli::CheckOptions;
 use crate::collect::machine::{self, Facts};
-use crate::collect::process::{self, Kind};
+use crate::collect::process::{self, Kind, Proc};
 use crate::error::{status, Error};
 use crate::event::Pid;
 use crate::present::check;
 use crate::present::style::Style;
 
 pub fn run(options: &CheckOptions) -> Result<u8> {
-    if options.pid.is_some() && !process::proc_is_ours() {
-        return Err(Error::ForeignProc.into());
+    if let (Some(_), Some(error)) = (options.pid, Proc::look().error()) {
+        return Err(error.into());
     }
     let pid = options.pid.map(check_pid).transpose()?;
     let place = options.bundle.as_deref().map(Place::at).transpose()?;
