@@ -127,3 +127,18 @@ HIDDEN int __isoc23_fscanf(void *file, const char *format, ...)
 	va_end(to);
 	return result;
 }
+
+/* 2.30 */
+HIDDEN int gettid(void)
+{
+	return (int)syscall(SYS_gettid);
+}
+
+/* In no release of the shared library: each program has its own, from a part of glibc that is linked statically. */
+extern void *__dso_handle HIDDEN;
+int __cxa_atexit(void (*function)(void *), void *argument, void *object);
+
+HIDDEN int atexit(void (*function)(void))
+{
+	return __cxa_atexit((void (*)(void *))(void *)function, NULL, __dso_handle);
+}
