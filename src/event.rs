@@ -755,6 +755,9 @@ pub enum LossSource {
     Cupti(Pid),
     /// The wall clock, which CUPTI stamps with, was stepped: GPU times of that moment are unsure.
     ClockStep,
+    /// A part of the recording cannot be read. Told by who reads the file; in a file that is a copy of a part
+    /// of such a one.
+    Damage,
 }
 
 /// Something happened in this interval that was not recorded.

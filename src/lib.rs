@@ -118,7 +118,8 @@
 //! | the shim's ring | `lost_ring` of [`gdiag_shim_layout::Control`] | [`event::LossSource::ShimRing`] |
 //! | CUPTI's buffers, or CUPTI itself | `lost_cupti`, `pool_empty` there | [`event::LossSource::Cupti`] |
 //! | the analyst of `top` | `left_out.rs` of [`commands::top`] | a loss of the slice |
-//! | a recording that was cut or damaged | [`store::Reader::coverage`] | a warning, and status 1 |
+//! | a recording that was damaged | [`store::Reader::for_each`] | [`event::LossSource::Damage`], a warning, and status 1 |
+//! | a recording that was cut | [`store::Reader::coverage`] | a warning, and status 1: it ends there |
 //!
 //! [`model`] makes of them where it is blind, `analyse/missing.rs` and `analyse/quality.rs` what can still be said: `unknown.measurement`, or no idle time at all.
 //! Every summary line and every JSON document has the count; `--strict` makes it an exit status.

@@ -370,6 +370,49 @@ fn a_flipped_bit_is_noticed_wherever_it_is() {
     }
 }
 
+/// Check that nobody is blamed for what a damaged part does not tell.
+#[test]
+fn damage_in_the_middle_is_blamed_on_no_one() {
+    for name in ["launch", "loader", "item"] {
+        let bytes = std::fs::read(data(&format!("{name}.data"))).unwrap();
+        let (status, whole) = report_of(&bytes);
+        assert_eq!(status, 0);
+        let (from, to) = (bytes.len() / 2, bytes.len() / 2 + 1000);
+        let mut damaged = bytes;
+        damaged[from..to].fill(0);
+        let (status, damaged) = report_of(&damaged);
+        assert_eq!(status, 1);
+        let (whole, damaged) = (whole.unwrap(), damaged.unwrap());
+        let (whole, damaged) = (&whole["gpus"][0], &damaged["gpus"][0]);
+        let of = |gpu: &Value, id: &str| -> u64 {
+            let causes = list(gpu, "causes").iter();
+            causes
+                .filter(|c| c["id"] == id)
+                .map(|c| number(c, "ns"))
+                .sum()
+        };
+        for cause in list(damaged, "causes") {
+            let id = cause["id"].as_str().unwrap();
+            let (before, now) = (of(whole, id), number(cause, "ns"));
+            assert!(
+                !id.starts_with("host.") || now <= before,
+                "{name}: {id} {before} {now}"
+            );
+        }
+        // All of the idle time that was not there before.
+        let more = number(damaged, "idle_ns").saturating_sub(number(whole, "idle_ns"));
+        assert!(
+            of(damaged, "unknown.measurement") > more,
+            "{name}: {more} {damaged}"
+        );
+        let parts = list(damaged, "gaps")
+            .iter()
+            .flat_map(|gap| list(gap, "parts"));
+        let said = |part: &Value| part["what"] == "the recording is damaged there";
+        assert!(parts.into_iter().any(said), "{name}");
+    }
+}
+
 /// Exit status and report, which adds up whatever is missing.
 fn report_of(recording: &[u8]) -> (i32, Option<Value>) {
     let file = tempfile::NamedTempFile::new().unwrap();

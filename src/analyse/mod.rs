@@ -281,7 +281,10 @@ fn collected_until(t: &Timeline, gpu: &Gpu, last: Nanos, end: Nanos) -> Nanos {
             BlindBecause::NotCollecting => Some(b.from),
             // What came last was held back, maybe, and went with the rest.
             BlindBecause::Silent => Some(last.min(b.from)),
-            BlindBecause::RingFull | BlindBecause::CuptiDropped | BlindBecause::ClockStep => None,
+            BlindBecause::RingFull
+            | BlindBecause::CuptiDropped
+            | BlindBecause::ClockStep
+            | BlindBecause::Damaged => None,
         });
         blind.unwrap_or(end)
     };

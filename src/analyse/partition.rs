@@ -25,7 +25,7 @@ use crate::model::names::Traits;
 use crate::model::ops::Call;
 use crate::model::search::Hint;
 use crate::model::thread::{Sleep, State, Stretch, ThreadIdx, Wake, Who};
-use crate::model::Timeline;
+use crate::model::{CpuLoss, Timeline};
 use crate::units::Nanos;
 
 /// How many wakers are followed from the dispatcher back.
@@ -96,7 +96,8 @@ pub(super) struct Engine<'a> {
     pub(super) t: &'a Timeline,
     pub(super) launching: HashSet<Pid, BuildHasherDefault<FxHasher>>,
     lost_anywhere: Intervals,
-    lost_on: FxHashMap<Cpu, Intervals>,
+    /// `None`: on a CPU that has no losses of its own.
+    lost_on: FxHashMap<Option<Cpu>, Intervals>,
     near_call: Hint,
     /// When pages of managed memory came back from a device, by process.
     pub(super) to_host: FxHashMap<Pid, Intervals>,
@@ -142,15 +143,15 @@ impl<'a> Engine<'a> {
             }
         }
         births.values_mut().for_each(|times| times.sort_unstable());
-        let spans = |keep: &dyn Fn(Cpu) -> bool| {
-            let of = t.cpu_losses().iter().filter(|l| keep(l.cpu));
+        let spans = |keep: &dyn Fn(&CpuLoss) -> bool| {
+            let of = t.cpu_losses().iter().filter(|l| keep(l));
             Intervals::union_of(of.map(|l| (l.from, l.to)).collect())
         };
         let mut lost_on = FxHashMap::default();
         for loss in t.cpu_losses() {
             lost_on
                 .entry(loss.cpu)
-                .or_insert_with(|| spans(&|cpu| cpu == loss.cpu));
+                .or_insert_with(|| spans(&|l| l.cpu.is_none() || l.cpu == loss.cpu));
         }
         Engine {
             t,
@@ -235,7 +236,10 @@ impl<'a> Engine<'a> {
     /// A thread that runs can have lost events on its own CPU only; one that does not, anywhere.
     fn losses_that_matter(&self, s: &Stretch) -> Option<&Intervals> {
         let lost = match s.state {
-            State::Running { cpu: Some(cpu) } => self.lost_on.get(&cpu)?,
+            State::Running { cpu: Some(cpu) } => {
+                let own = self.lost_on.get(&Some(cpu));
+                own.or_else(|| self.lost_on.get(&None))?
+            }
             State::Running { cpu: None }
             | State::Unknown
             | State::Runnable { .. }

@@ -118,7 +118,9 @@ impl Trust {
         for blind in t.blind().iter().filter(|b| uses(b.pid)) {
             let to = match blind.why {
                 // With the operations calls were lost; what comes next is judged by the one before it.
-                BlindBecause::RingFull => Nanos(blind.to.0.saturating_add(LAUNCH_SPACING.0)),
+                BlindBecause::RingFull | BlindBecause::Damaged => {
+                    Nanos(blind.to.0.saturating_add(LAUNCH_SPACING.0))
+                }
                 BlindBecause::CuptiDropped
                 | BlindBecause::ClockStep
                 | BlindBecause::NotCollecting

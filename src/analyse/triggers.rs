@@ -292,7 +292,9 @@ impl Triggers {
                 LossSource::ShimRing(pid) | LossSource::Cupti(pid) => {
                     self.unknown(Some(pid), e.from, e.to, gap);
                 }
-                LossSource::ClockStep => self.unknown(None, e.from, e.to, gap),
+                LossSource::ClockStep | LossSource::Damage => {
+                    self.unknown(None, e.from, e.to, gap);
+                }
                 LossSource::Bpf(_) => {}
             }
         }

@@ -154,6 +154,7 @@ pub(super) fn missing_text(why: BlindBecause) -> &'static str {
         BlindBecause::ClockStep => "the wall clock was stepped",
         BlindBecause::NotCollecting => "the shim was not collecting",
         BlindBecause::Silent => "GPU records stopped coming back",
+        BlindBecause::Damaged => "the recording is damaged there",
     }
 }
 

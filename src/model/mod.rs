@@ -58,6 +58,8 @@ pub enum BlindBecause {
     NotCollecting,
     /// The shim collected and got nothing: CUPTI was another tool's, or a kernel held its records back.
     Silent,
+    /// That part of the recording cannot be read.
+    Damaged,
 }
 
 /// A time in which events of a CPU are missing.
@@ -65,7 +67,14 @@ pub enum BlindBecause {
 pub struct CpuLoss {
     pub from: Nanos,
     pub to: Nanos,
-    pub cpu: Cpu,
+    /// `None`: of all.
+    pub cpu: Option<Cpu>,
+}
+
+impl CpuLoss {
+    pub fn concerns(&self, cpu: Cpu) -> bool {
+        self.cpu.is_none_or(|lost| lost == cpu)
+    }
 }
 
 /// Records lost, by who lost them.
@@ -109,8 +118,10 @@ fn lost_events(losses: &[Loss]) -> Vec<(Nanos, Nanos)> {
     let mut lost: Vec<(Nanos, Nanos)> = Vec::new();
     for loss in losses {
         match (loss.source, lost.last_mut()) {
-            (LossSource::Bpf(_), Some(last)) if loss.from <= last.1 => last.1 = last.1.max(loss.to),
-            (LossSource::Bpf(_), _) => lost.push((loss.from, loss.to)),
+            (LossSource::Bpf(_) | LossSource::Damage, Some(last)) if loss.from <= last.1 => {
+                last.1 = last.1.max(loss.to);
+            }
+            (LossSource::Bpf(_) | LossSource::Damage, _) => lost.push((loss.from, loss.to)),
             (LossSource::ShimRing(_) | LossSource::Cupti(_) | LossSource::ClockStep, _) => {}
         }
     }
@@ -302,12 +313,13 @@ impl Timeline {
                 pid,
                 why,
             };
+            let of_cpu = |cpu| CpuLoss {
+                from: loss.from,
+                to: loss.to,
+                cpu,
+            };
             match loss.source {
-                LossSource::Bpf(cpu) => self.cpu_losses.push(CpuLoss {
-                    from: loss.from,
-                    to: loss.to,
-                    cpu,
-                }),
+                LossSource::Bpf(cpu) => self.cpu_losses.push(of_cpu(Some(cpu))),
                 LossSource::ShimRing(pid) => {
                     self.blind.push(blind(Some(pid), BlindBecause::RingFull));
                 }
@@ -319,6 +331,10 @@ impl Timeline {
                     self.blind.push(blind(Some(pid), why));
                 }
                 LossSource::ClockStep => self.blind.push(blind(None, BlindBecause::ClockStep)),
+                LossSource::Damage => {
+                    self.blind.push(blind(None, BlindBecause::Damaged));
+                    self.cpu_losses.push(of_cpu(None));
+                }
             }
         }
         for of_one in self.shims.chunk_by(|a, b| a.pid == b.pid) {
@@ -526,6 +542,8 @@ impl Timeline {
                     lost.clock_steps += 1;
                     continue;
                 }
+                // How much is not known; where the file was read, that is told.
+                LossSource::Damage => continue,
             };
             *sum = sum.saturating_add(loss.count);
         }

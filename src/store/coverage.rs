@@ -21,7 +21,8 @@ pub enum End {
 /// A part of the file that could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Times of what was in it; `None` when that is lost as well.
+    /// Times of what was in it, or of what is around it when they are lost with it; `None` when
+    /// there is nothing to tell them from.
     pub span: Option<(Nanos, Nanos)>,
     pub bytes: Bytes,
 }

@@ -622,6 +622,7 @@ impl Fields<'_, '_> {
             record::LOSS_SHIM_RING => LossSource::ShimRing(Pid(self.int()?)),
             record::LOSS_CUPTI => LossSource::Cupti(Pid(self.int()?)),
             record::LOSS_CLOCK_STEP => LossSource::ClockStep,
+            record::LOSS_DAMAGE => LossSource::Damage,
             _ => return Err(Problem::Unknown),
         };
         Ok(Loss {

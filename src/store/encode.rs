@@ -543,6 +543,7 @@ impl Encoder {
                 self.num(pid.0);
             }
             LossSource::ClockStep => self.num(record::LOSS_CLOCK_STEP),
+            LossSource::Damage => self.num(record::LOSS_DAMAGE),
         }
     }
 

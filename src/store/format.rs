@@ -18,7 +18,7 @@ pub(super) const MAGIC: [u8; 8] = *b"\x8bgdiag\r\n";
 /// A reader refuses a file whose major version it does not know.
 pub(super) const MAJOR: u16 = 1;
 /// Chunk kinds, record kinds and trailing fields that were added; a reader skips those it does not know.
-pub(super) const MINOR: u16 = 4;
+pub(super) const MINOR: u16 = 5;
 
 /// Set from the start and cleared by finishing: whoever finds it looks at a recorder that runs, or was killed.
 pub(super) const FLAG_UNFINISHED: u32 = 1;
@@ -316,6 +316,7 @@ pub(super) mod record {
     pub(in crate::store) const LOSS_SHIM_RING: u64 = 2;
     pub(in crate::store) const LOSS_CUPTI: u64 = 3;
     pub(in crate::store) const LOSS_CLOCK_STEP: u64 = 4;
+    pub(in crate::store) const LOSS_DAMAGE: u64 = 5;
 }
 
 /// A context as its code and, for the kinds that have one, a number.

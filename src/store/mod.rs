@@ -35,6 +35,7 @@
 //! whether a sampled thread collects garbage.
 //! 1.3 added calls that probes on the driver measured, and since when there are probes.
 //! 1.4 added system calls.
+//! 1.5 added what a damaged recording had lost, to copies of a part of it.
 #![forbid(unsafe_code)]
 
 mod carry;

@@ -21,7 +21,7 @@ use super::format::{
 };
 use super::meta::{Meta, Summary};
 use super::state::State;
-use crate::event::Event;
+use crate::event::{Event, Loss, LossSource};
 use crate::units::{Bytes, Nanos};
 
 /// An open recording.
@@ -120,6 +120,8 @@ impl Reader {
 
     /// Hands out every event in the order of the file, until `each` breaks off. Begins anew at each call.
     ///
+    /// A part that is damaged is handed out as a [`Loss`] of its time: nobody is blamed there.
+    ///
     /// Fails only when the file cannot be read at all; what is damaged or missing is told by
     /// [`Reader::coverage`]. After damage, a name or stack may be used that was never defined.
     pub fn for_each(
@@ -128,6 +130,8 @@ impl Reader {
     ) -> Result<(), StoreError> {
         self.coverage = self.opening.clone();
         let mut at = self.start;
+        // Of the last chunk of events.
+        let mut before = None;
         while at < self.chunks.end {
             at = match self
                 .chunks
@@ -138,11 +142,15 @@ impl Reader {
                     if self.hand_out(&header, &mut each).is_break() {
                         break;
                     }
+                    before = span(&header).or(before);
                     at + stored_len(&header)
                 }
                 Found::Damaged(header) => {
                     let len = stored_len(&header);
-                    self.coverage.damaged(span(&header), len);
+                    if self.damaged(span(&header), len, &mut each).is_break() {
+                        break;
+                    }
+                    before = span(&header).or(before);
                     at + len
                 }
                 Found::Nothing => {
@@ -150,8 +158,13 @@ impl Reader {
                         .chunks
                         .find(at + 1)
                         .map_err(|e| StoreError::read(&self.path, e))?;
-                    let span = self.indexed_span(at, next);
-                    self.coverage.damaged(span, next - at);
+                    let span = match self.indexed_span(at, next) {
+                        None if self.index.is_empty() => self.span_around(before, next)?,
+                        span => span,
+                    };
+                    if self.damaged(span, next - at, &mut each).is_break() {
+                        break;
+                    }
                     next
                 }
                 Found::Cut => {
@@ -221,10 +234,46 @@ impl Reader {
                 Err(Malformed) => break false,
             }
         };
-        if !sound {
-            self.coverage.damaged(span(header), stored_len(header));
+        if sound {
+            return ControlFlow::Continue(());
         }
-        ControlFlow::Continue(())
+        self.damaged(span(header), stored_len(header), each)
+    }
+
+    fn damaged(
+        &mut self,
+        span: Option<(Nanos, Nanos)>,
+        bytes: u64,
+        each: &mut impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.coverage.damaged(span, bytes);
+        let Some((from, to)) = span else {
+            return ControlFlow::Continue(());
+        };
+        each(&Event::Loss(Loss {
+            source: LossSource::Damage,
+            count: 0,
+            from,
+            to,
+        }))
+    }
+
+    /// Times between which lies what was lost between the chunk with the times `before` and the one at `next`.
+    /// Chunks overlap, so all of theirs. `None` when no events come next: then the events end with those before.
+    fn span_around(
+        &mut self,
+        before: Option<(Nanos, Nanos)>,
+        next: u64,
+    ) -> Result<Option<(Nanos, Nanos)>, StoreError> {
+        let found = self
+            .chunks
+            .at(next)
+            .map_err(|e| StoreError::read(&self.path, e))?;
+        let next = match found {
+            Found::Whole(header) | Found::Damaged(header) => span(&header),
+            Found::Nothing | Found::Cut => None,
+        };
+        Ok(next.map(|next| before.map_or(next, |before| around(before, next))))
     }
 
     /// Times of the chunks that begin in a part of the file, as the index tells them.
@@ -235,8 +284,9 @@ impl Reader {
         self.index[begin..]
             .iter()
             .take_while(|entry| entry.offset.get() < to)
+            .filter(|entry| ChunkKind::from_code(entry.kind.get()) == Some(ChunkKind::Events))
             .filter_map(|entry| times(entry.first_ns.get(), entry.last_ns.get()))
-            .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+            .reduce(around)
     }
 }
 
@@ -333,8 +383,16 @@ fn stored_len(header: &ChunkHeader) -> u64 {
     CHUNK_HEADER_LEN as u64 + u64::from(header.stored_len.get())
 }
 
+/// Least and greatest time of the events in a chunk.
 fn span(header: &ChunkHeader) -> Option<(Nanos, Nanos)> {
-    times(header.first_ns.get(), header.last_ns.get())
+    match kind_of(header) {
+        Some(ChunkKind::Events) => times(header.first_ns.get(), header.last_ns.get()),
+        Some(ChunkKind::Meta | ChunkKind::Summary | ChunkKind::Index) | None => None,
+    }
+}
+
+fn around(a: (Nanos, Nanos), b: (Nanos, Nanos)) -> (Nanos, Nanos) {
+    (a.0.min(b.0), a.1.max(b.1))
 }
 
 fn times(first: u64, last: u64) -> Option<(Nanos, Nanos)> {

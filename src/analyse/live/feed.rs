@@ -153,7 +153,7 @@ fn silence(pid: Pid, from: Nanos, to: Nanos) -> Loss {
 fn pid_of(hole: &Loss) -> Option<Pid> {
     match hole.source {
         LossSource::ShimRing(pid) | LossSource::Cupti(pid) => Some(pid),
-        LossSource::Bpf(_) | LossSource::ClockStep => None,
+        LossSource::Bpf(_) | LossSource::ClockStep | LossSource::Damage => None,
     }
 }
 
@@ -228,9 +228,10 @@ impl Devices {
                 }
             }
             Event::Loss(e) => match e.source {
-                LossSource::ShimRing(_) | LossSource::Cupti(_) | LossSource::ClockStep => {
-                    self.hole(*e);
-                }
+                LossSource::ShimRing(_)
+                | LossSource::Cupti(_)
+                | LossSource::ClockStep
+                | LossSource::Damage => self.hole(*e),
                 LossSource::Bpf(_) => {}
             },
             Event::Shim(e) => {

@@ -228,7 +228,7 @@ impl Steps {
                 }
             }
             Event::Loss(loss) => {
-                if let LossSource::Bpf(_) = loss.source {
+                if let LossSource::Bpf(_) | LossSource::Damage = loss.source {
                     for thread in self.threads.values_mut() {
                         thread.state = State::Unknown;
                     }

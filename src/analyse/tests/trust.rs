@@ -48,6 +48,7 @@ fn a_loss_of_gpu_records_touches_its_gaps_and_no_others() {
         LossSource::ShimRing(Pid(100)),
         LossSource::Cupti(Pid(100)),
         LossSource::ClockStep,
+        LossSource::Damage,
     ] {
         let r = all(steady(10).lost(source, 3, (3_500, 4_500)));
         assert_eq!(doubtful(&r), [3_100, 4_100], "{source:?}");

@@ -148,7 +148,7 @@ struct Turns<'t> {
 
 impl<'t> Turns<'t> {
     fn new(t: &'t Timeline, cpu: Cpu, log: &CpuLog) -> Self {
-        let losses = t.cpu_losses().iter().filter(|l| l.cpu == cpu);
+        let losses = t.cpu_losses().iter().filter(|l| l.concerns(cpu));
         let losses = Intervals::union_of(losses.map(|l| (l.from, l.to)).collect());
         Turns {
             t,

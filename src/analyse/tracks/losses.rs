@@ -9,6 +9,7 @@ use crate::analyse::tracks::who::Cast;
 use crate::analyse::tracks::{text, uint, Slice};
 use crate::analyse::what::missing_text;
 use crate::event::LossSource;
+use crate::model::BlindBecause;
 
 pub(super) fn show(cast: &Cast<'_>, tracks: &mut Tracks<'_>) -> io::Result<()> {
     let t = cast.t;
@@ -39,6 +40,7 @@ pub(super) fn show(cast: &Cast<'_>, tracks: &mut Tracks<'_>) -> io::Result<()> {
                 }
             }
             LossSource::ClockStep => "the wall clock was stepped".to_string(),
+            LossSource::Damage => missing_text(BlindBecause::Damaged).to_string(),
         };
         slices.push(Slice {
             start,

@@ -10,8 +10,9 @@ use crate::analyse::sched::steps::Step;
 use crate::analyse::sched::Who;
 use crate::event::{Cpu, Tid};
 use crate::model::fxhash::FxHashMap;
+use crate::present::sched::lost_events;
 use crate::present::text;
-use crate::units::{Count, Nanos};
+use crate::units::Nanos;
 
 /// `A0` to `Z9`.
 const LABELS: usize = 260;
@@ -58,10 +59,10 @@ impl Map {
                 for column in &mut self.columns {
                     column.tid = None;
                 }
-                let lost = Count(*count);
+                let lost = lost_events(*count);
                 writeln!(
                     out,
-                    "{:>15}  lost {lost} events: who ran until here is not known",
+                    "{:>15}  {lost}: who ran until here is not known",
                     instant(*to)
                 )
             }

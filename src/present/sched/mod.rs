@@ -29,6 +29,14 @@ use rows::{added, rows, Row};
 /// Who ran, woke, preempted, was preempted: so many are named in a cell.
 const NAMED: usize = 4;
 
+/// Without a count, of a loss that cannot be counted.
+fn lost_events(count: u64) -> String {
+    match count {
+        0 => "events lost".to_string(),
+        n => format!("lost {} events", Count(n)),
+    }
+}
+
 /// Writes the tables that `options` ask for.
 pub fn write_summary(
     mut out: &mut dyn Write,

@@ -7,8 +7,9 @@ use super::waker_text;
 use crate::analyse::sched::steps::{Left, Step};
 use crate::analyse::sched::{OffReason, Waker, Who};
 use crate::event::{Cpu, Tid};
+use crate::present::sched::lost_events;
 use crate::present::text;
-use crate::units::{Count, Nanos};
+use crate::units::Nanos;
 
 /// Which lines are wanted.
 #[derive(Clone, Debug, Default)]
@@ -101,10 +102,7 @@ impl Wanted {
                 }
             }
             Step::Lost { to, count, .. } => {
-                let text = format!(
-                    "lost {} events: what was until here is not known",
-                    Count(*count)
-                );
+                let text = format!("{}: what was until here is not known", lost_events(*count));
                 line(out, *to, None, "", &text)?;
             }
             Step::Runs { .. } => {}

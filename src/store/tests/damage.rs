@@ -1,6 +1,7 @@
 //! Nothing that happens to a file makes reading it go wrong.
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -16,9 +17,9 @@ use super::super::format::{
 };
 use super::super::meta::Meta;
 use super::super::state::State;
-use super::super::{End, Reader, StoreError, Writer};
+use super::super::{trim, End, Reader, StoreError, Writer};
 use super::arbitrary::events;
-use super::{meta, ping, read, sample, summary, Recording};
+use super::{is_damage, meta, ping, read, sample, summary, Recording};
 use crate::event::Event;
 use crate::units::{Bytes, Nanos};
 
@@ -168,6 +169,51 @@ fn a_damaged_chunk_tells_the_time_that_is_missing() {
     );
     assert_eq!(coverage.end, End::Cut);
     assert_eq!(summary, None);
+}
+
+/// What a reader says is lost: from when to when.
+fn told(path: &Path) -> Vec<(u64, u64)> {
+    let mut told = Vec::new();
+    let mut reader = Reader::open(path).unwrap();
+    reader
+        .for_each(|event| {
+            if let (true, Event::Loss(loss)) = (is_damage(event), event) {
+                told.push((loss.from.0, loss.to.0));
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    told
+}
+
+/// Check that the time of damage reaches whoever reads events, with the index or from the chunks around it, and
+/// that an end that is missing is none.
+#[test]
+fn damage_is_handed_out_as_a_loss_of_its_time() {
+    let events: Vec<_> = (0..100).map(|i| ping(i * 1000)).collect();
+    let recording = Recording::new(events, 10);
+    let path = recording.path();
+    assert_eq!(told(&path), []);
+    let mut bytes = recording.bytes.clone();
+    // In the contents of chunk 1, and chunks 3 and 4, headers and all.
+    bytes[recording.chunks[1].0 - 1] ^= 1;
+    bytes[recording.chunks[2].0..recording.chunks[4].0].fill(0);
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(told(&path), [(10_000, 19_000), (30_000, 49_000)]);
+    // Of a part of it, as much.
+    let part = recording.dir.path().join("part.data");
+    let mut reader = Reader::open(&path).unwrap();
+    trim(&mut reader, &part, Nanos(25_000), Nanos(99_000)).unwrap();
+    assert!(read(&part).unwrap().1.is_whole());
+    assert_eq!(told(&part), [(30_000, 49_000)]);
+    // Without the index, and cut in the last chunk.
+    bytes.truncate(recording.chunks[9].0 - 1);
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(told(&path), [(10_000, 19_000), (20_000, 59_000)]);
+    bytes.truncate(recording.chunks[8].0);
+    bytes[recording.chunks[5].0..].fill(0);
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(told(&path), [(10_000, 19_000), (20_000, 59_000)]);
 }
 
 #[test]

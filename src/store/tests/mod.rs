@@ -23,8 +23,9 @@ use super::meta::{GpuSource, Meta, Summary, TargetMode};
 use super::state::State;
 use super::{Coverage, Reader, StoreError, Writer};
 use crate::event::{
-    CallStackId, Context, Cpu, Cut, Define, Event, Exit, Frame, FrameId, Function, NameId, Pid,
-    Sample, SampleKind, StackId, Stall, StallKind, Switch, SwitchFlags, SysCall, Tid, Waking,
+    CallStackId, Context, Cpu, Cut, Define, Event, Exit, Frame, FrameId, Function, LossSource,
+    NameId, Pid, Sample, SampleKind, StackId, Stall, StallKind, Switch, SwitchFlags, SysCall, Tid,
+    Waking,
 };
 use crate::units::{Bytes, Nanos};
 
@@ -115,11 +116,18 @@ impl Recording {
     }
 }
 
+fn is_damage(event: &Event) -> bool {
+    matches!(event, Event::Loss(loss) if loss.source == LossSource::Damage)
+}
+
+/// The events that are in the file: without what the reader says of damage.
 fn read(path: &Path) -> Result<(Vec<Event>, Coverage, Option<Summary>), StoreError> {
     let mut reader = Reader::open(path)?;
     let mut events = Vec::new();
     reader.for_each(|event| {
-        events.push(event.clone());
+        if !is_damage(event) {
+            events.push(event.clone());
+        }
         ControlFlow::Continue(())
     })?;
     Ok((events, reader.coverage().clone(), reader.summary().cloned()))
