@@ -141,7 +141,7 @@ phases() {
 enter() {
 	chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 SHELL=/bin/sh DEBIAN_FRONTEND=noninteractive \
 		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${GDIAG_REQUIRE:+GDIAG_REQUIRE=$GDIAG_REQUIRE} \
-		sh -c '. /etc/outside.sh; cd "$1"; shift; exec "$@"' sh "$@"
+		sh -c '. /etc/outside.sh; cd "$1" || exit; shift; exec "$@"' sh "$@"
 }
 
 # How this machine reaches the network.
@@ -229,7 +229,7 @@ demo() {
 
 user() {
 	step "useradd, git clone" enter / sh -c 'useradd -m user && apt-get -q -y install --no-install-recommends sudo &&
-		echo "user ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/user && su user -c "git clone -q file:///srv/gdiag.git /home/user/gdiag"'
+		echo "user ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/user && git clone -q file:///srv/gdiag.git /home/user/gdiag && chown -R user: /home/user/gdiag'
 	step "as a user: make setup, cargo fetch" enter /home/user/gdiag su user -c \
 		'. /etc/outside.sh; make setup && PATH=$PWD/target/toolchain:$PATH cargo fetch --locked'
 	step "as a user, without a network: make" enter /home/user/gdiag unshare --net su user -c make
