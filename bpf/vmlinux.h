@@ -176,7 +176,7 @@ struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	unsigned int on_cpu; /* not an int: it is smaller since 7.3 or before, and only what has no sign may be */
-	unsigned int on_rq; /* likewise */
+	unsigned int on_rq;  /* likewise */
 	int wake_cpu;
 	int prio;
 	int nr_cpus_allowed;

@@ -285,7 +285,7 @@ fn decode(bytes: &[u8]) -> (Vec<Event>, usize) {
 fn the_bytes_of_a_recording_do_not_change() {
     assert_eq!(
         FileHeader::new(format::FLAG_UNFINISHED).as_bytes()[..20],
-        *b"\x8bgdiag\r\n\x01\0\x04\0\x18\0\0\0\x01\0\0\0"
+        *b"\x8bgdiag\r\n\x01\0\x05\0\x18\0\0\0\x01\0\0\0"
     );
     assert_eq!(
         chunk(2, 1, b"abc", 300)[..40],
