@@ -68,6 +68,7 @@ esac
 finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1" '
 	include "lib";
 	def sum: add // 0;
+	def named: "\(.comm | clean) (process \(.pid))";
 	def off(reasons): [.off[]? | select(.reason as $reason | any(reasons[]; . == $reason)).ns] | sum;
 
 	. as $sched
@@ -94,8 +95,7 @@ finish "$(query --argjson percent "$percent" --arg ended "$ended" --arg how "$1"
 	| ([$sched.verdicts[] | select(.tid == $victim.tid and .pid == $victim.pid)] | .[0]) as $says
 	| ([$sched.cpus[].switches] | sum) as $switches
 	| ($victim != null and $victim.throttled * 2 > $victim.waited) as $quota
-	| (def named: "\(.comm | clean) (process \(.pid))";
-	def victim: "\($victim.comm | clean) (process \($victim.pid), thread \($victim.tid)) waited for a CPU for \($victim.waited / $victim.could_run | percent) of the time";
+	| (def victim: "\($victim.comm | clean) (process \($victim.pid), thread \($victim.tid)) waited for a CPU for \($victim.waited / $victim.could_run | percent) of the time";
 		# What is lost hides waits and makes none up: a few do not change the answer.
 		if $sched.lost == null or $sched.lost * 20 > $switches then
 			verdict("cannot-tell"; "\($sched.lost // "an unknown number of") events were lost, of \($switches) switches")
