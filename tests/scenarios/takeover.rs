@@ -59,8 +59,13 @@ fn a_takeover_at_the_end_is_said() {
     };
     let env = [("GDIAG_SIM_CUPTI_TAKEOVER_MS", "900")];
     let run = record(&machine, "takeover-end", "1", &env);
-    let gpu = Gpu::read(&run.json("0ns"), 0, true);
-    assert!(gpu.window < SECOND, "it ends with the last that is known");
+    let report = run.json("0ns");
+    // What CUPTI had not handed over yet is the other tool's: that may be all of it.
+    match Gpu::read_all(&report).as_slice() {
+        [] => assert!(report["gpus"][0]["window_ns"].is_null()),
+        [gpu] => assert!(gpu.window < SECOND, "it ends with the last that is known"),
+        more => panic!("{more:?}"),
+    }
     let text = run.text();
     assert!(text.contains("another tool has taken CUPTI over"), "{text}");
 }
